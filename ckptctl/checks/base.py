@@ -1,0 +1,129 @@
+"""The form of a check, and what checks may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Generic, TypeVar
+
+from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item, TensorEntry
+from ckptctl.model.finding import Finding, Location, Severity, Stage
+from ckptctl.model.geometry import Tiling, tile
+from ckptctl.model.loss import describe_loss
+
+Subject = TypeVar("Subject")
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One positive answer of a check, before it is given the check's name and severity."""
+
+    message: str
+    where: Location = field(default_factory=Location)
+    loss: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Generic[Subject]):
+    """A question: ``run`` yields a hit for each place where the answer is bad.
+
+    ``remedy`` says what to do next; ``{checkpoint}`` and ``{root}`` in it are filled in.
+    """
+
+    id: str
+    stage: Stage
+    severity: Severity
+    summary: str
+    remedy: str
+    run: Callable[[Context, Subject], Iterable[Hit]]
+
+    def ask(self, context: Context, subject: Subject) -> Iterator[Finding]:
+        """Run the check and name what it finds."""
+        for hit in self.run(context, subject):
+            yield Finding(self.id, self.severity, hit.message, hit.where, hit.loss, self.remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """How the items of one file lie in it: byte ranges of gaps, pairs of items that share bytes."""
+
+    indices: tuple[int, ...]
+    gaps: tuple[tuple[int, int], ...]
+    overlaps: tuple[tuple[int, int], ...]
+    end: int
+
+    @property
+    def contiguous(self) -> bool:
+        """True if the items lie one behind the other from byte 0 on."""
+        return not self.gaps and not self.overlaps
+
+
+class Context:
+    """A checkpoint with what several checks derive from it, computed once."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Derive nothing yet."""
+        self.checkpoint = checkpoint
+        self.boxes = BoxIndex(checkpoint)
+        self._tilings: dict[str, Tiling] = {}
+
+    def tiling(self, entry: TensorEntry) -> Tiling:
+        """How the chunks of a tensor cover it."""
+        found = self._tilings.get(entry.fqn)
+        if found is None:
+            found = self._tilings[entry.fqn] = tile(entry.shape, entry.boxes)
+        return found
+
+    @cached_property
+    def layouts(self) -> dict[str, FileLayout]:
+        """The layout of each file that items lie in."""
+        items = self.checkpoint.items
+        found = {}
+        for path, indices in items.by_path().items():
+            gaps: list[tuple[int, int]] = []
+            overlaps: list[tuple[int, int]] = []
+            end, last = 0, -1
+            for index in indices:
+                start, stop = items.offsets[index], items.offsets[index] + items.lengths[index]
+                if start > end:
+                    gaps.append((end, start))
+                elif start < end:
+                    overlaps.append((last, index))
+                if stop >= end:
+                    end, last = stop, index
+            found[path] = FileLayout(tuple(indices), tuple(gaps), tuple(overlaps), end)
+        return found
+
+    @cached_property
+    def present(self) -> dict[str, int]:
+        """The size of each regular file that items lie in and that is there."""
+        files = self.checkpoint.files
+        return {p: files[p].size for p in self.layouts if p in files and files[p].is_file}
+
+    def where(self, item: Item) -> Location:
+        """The location of an item."""
+        return Location(
+            file=item.path,
+            rank=item.rank,
+            fqn=item.fqn,
+            box=self.boxes.box(item),
+            start=item.offset,
+            stop=item.end,
+        )
+
+    def loss(self, indices: Iterable[int]) -> str:
+        """Say what is lost with these items."""
+        items = self.checkpoint.items
+        return describe_loss(self.checkpoint, self.boxes, (items[i] for i in indices))
+
+
+def from_faults(check: str) -> Callable[[Context, None], Iterator[Hit]]:
+    """Make the run of a check that reports what a reader of the metadata could not accept."""
+
+    def run(context: Context, _: None) -> Iterator[Hit]:
+        for fault in context.checkpoint.faults:
+            if fault.check == check:
+                yield Hit(fault.message, fault.where)
+
+    return run

@@ -1,0 +1,218 @@
+"""Stage 1: are the files there that the metadata speaks of, and as long as it says?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckptctl.checks.base import Check, Context, Hit
+from ckptctl.model.checkpoint import rank_of
+from ckptctl.model.finding import Location, Severity, Stage
+from ckptctl.model.paths import is_contained
+
+_ELSEWHERE = (
+    "restore the file from another copy and run `ckptctl verify {checkpoint}` again, or choose "
+    "another checkpoint with `ckptctl list {root}`"
+)
+_MTIME_SLACK = 2.0
+"""Seconds: clocks of several nodes and of file servers differ by less."""
+
+
+def _missing_metadata(context: Context, _: None) -> Iterator[Hit]:
+    checkpoint = context.checkpoint
+    for fault in checkpoint.faults:
+        if fault.check == "missing-metadata":
+            yield Hit(fault.message, fault.where)
+    if not checkpoint.sources and not checkpoint.faults:
+        shards = sum(path.endswith(".distcp") for path in checkpoint.files)
+        message = (
+            f"no .metadata, only {shards} shard files: the save never finished, or this is one "
+            "node's part of a checkpoint"
+            if shards
+            else "neither metadata nor shards: what is left of a checkpoint that was deleted, or "
+            "never written"
+        )
+        loss = "everything: nothing can be loaded without the metadata, which holds the names"
+        yield Hit(message, Location(file=".metadata"), loss)
+
+
+def _uncommitted(context: Context, _: None) -> Iterator[Hit]:
+    if context.checkpoint.provisional:
+        yield Hit(
+            "only .metadata.tmp is there: the save died, or is still running, between writing its "
+            "metadata and giving it its name; everything below was checked against the "
+            "temporary file",
+            Location(file=".metadata.tmp"),
+        )
+
+
+def _missing(context: Context, _: None) -> Iterator[Hit]:
+    for path, layout in context.layouts.items():
+        if path not in context.checkpoint.files and is_contained(path):
+            count = len(layout.indices)
+            yield Hit(
+                f"not there; {layout.end} bytes with {count} items were expected",
+                Location(file=path, rank=rank_of(path)),
+                context.loss(layout.indices),
+            )
+
+
+def _not_a_file(context: Context, _: None) -> Iterator[Hit]:
+    for fault in context.checkpoint.faults:
+        if fault.check == "not-a-file":
+            yield Hit(fault.message, fault.where)
+    for path, layout in context.layouts.items():
+        file = context.checkpoint.files.get(path)
+        if file is not None and not file.is_file:
+            yield Hit(
+                "a directory or a special file stands where a shard should be",
+                Location(file=path, rank=rank_of(path)),
+                context.loss(layout.indices),
+            )
+
+
+def _empty(context: Context, _: None) -> Iterator[Hit]:
+    for path, size in context.present.items():
+        layout = context.layouts[path]
+        if size == 0 and layout.end > 0:
+            yield Hit(
+                f"empty; {layout.end} bytes with {len(layout.indices)} items were expected",
+                Location(file=path, rank=rank_of(path), start=0, stop=layout.end),
+                context.loss(layout.indices),
+            )
+
+
+def _truncated(context: Context, _: None) -> Iterator[Hit]:
+    items = context.checkpoint.items
+    for path, size in context.present.items():
+        layout = context.layouts[path]
+        if 0 < size < layout.end and layout.contiguous:
+            cut = [i for i in layout.indices if items.offsets[i] + items.lengths[i] > size]
+            yield Hit(
+                f"{size} of {layout.end} bytes; {len(cut)} of {len(layout.indices)} items are cut off",
+                Location(file=path, rank=rank_of(path), start=size, stop=layout.end),
+                context.loss(cut),
+            )
+
+
+def _unreferenced(context: Context, _: None) -> Iterator[Hit]:
+    if not context.checkpoint.readable:
+        return
+    for path, file in context.checkpoint.files.items():
+        if path.endswith(".distcp") and path not in context.layouts and file.size:
+            yield Hit(
+                f"{file.size} bytes that the metadata does not speak of: left over from an earlier "
+                "save into the same directory; loading ignores it",
+                Location(file=path, rank=rank_of(path)),
+            )
+
+
+def _leftover(context: Context, _: None) -> Iterator[Hit]:
+    for name in (".metadata.tmp", ".metadata.bck"):
+        if name in context.checkpoint.files and name not in context.checkpoint.sources:
+            yield Hit("left over from a save that did not finish", Location(file=name))
+    local = [name for name in context.checkpoint.files if name.startswith("__")]
+    shadowed = [name for name in local if name.endswith(".metadata")]
+    if shadowed and ".metadata" in context.checkpoint.sources:
+        yield Hit(
+            f"{len(shadowed)} rank-local metadata files lie beside .metadata, which is the one "
+            "that loading takes",
+            Location(file=shadowed[0]),
+        )
+
+
+def _newer(context: Context, _: None) -> Iterator[Hit]:
+    files, sources = context.checkpoint.files, context.checkpoint.sources
+    written = [files[name].modified for name in sources if name in files]
+    times = [time for time in written if time is not None]
+    if len(times) != 1 or len(times) != len(written):
+        return
+    late = [
+        path
+        for path in context.layouts
+        if path in files and (files[path].modified or 0.0) > times[0] + _MTIME_SLACK
+    ]
+    if late:
+        yield Hit(
+            f"{len(late)} of {len(context.layouts)} shards are newer than the metadata that "
+            "describes them: a later save into this directory died before its end, or the files "
+            "were copied without their times",
+            Location(file=late[0], rank=rank_of(late[0])),
+        )
+
+
+CHECKS: tuple[Check[None], ...] = (
+    Check(
+        "missing-metadata",
+        Stage.FILES,
+        Severity.ERROR,
+        "The metadata file is absent, so the save never finished or this is only a part.",
+        "choose another checkpoint with `ckptctl list {root}`; if other nodes hold the rest, bring "
+        "all files into one directory first",
+        _missing_metadata,
+    ),
+    Check(
+        "uncommitted-metadata",
+        Stage.FILES,
+        Severity.ERROR,
+        "Only the temporary metadata file is there: the save was not completed.",
+        "if nothing else is found here and no save is running, `mv .metadata.tmp .metadata` in "
+        "{checkpoint} completes the save; otherwise choose another with `ckptctl list {root}`",
+        _uncommitted,
+    ),
+    Check(
+        "missing-file",
+        Stage.FILES,
+        Severity.ERROR,
+        "A file that the metadata refers to is absent.",
+        _ELSEWHERE,
+        _missing,
+    ),
+    Check(
+        "not-a-file",
+        Stage.FILES,
+        Severity.ERROR,
+        "A directory or special file stands where a file should be.",
+        _ELSEWHERE,
+        _not_a_file,
+    ),
+    Check(
+        "empty-file",
+        Stage.FILES,
+        Severity.ERROR,
+        "A file that should hold items has no bytes.",
+        _ELSEWHERE,
+        _empty,
+    ),
+    Check(
+        "truncated-file",
+        Stage.FILES,
+        Severity.ERROR,
+        "A file ends before its last item does.",
+        _ELSEWHERE,
+        _truncated,
+    ),
+    Check(
+        "unreferenced-file",
+        Stage.FILES,
+        Severity.NOTE,
+        "A shard that no entry refers to; loading ignores it.",
+        "it may be deleted once no save into {checkpoint} is running",
+        _unreferenced,
+    ),
+    Check(
+        "leftover-file",
+        Stage.FILES,
+        Severity.NOTE,
+        "A temporary or superseded metadata file beside the one in use.",
+        "it may be deleted once no save into {checkpoint} is running",
+        _leftover,
+    ),
+    Check(
+        "newer-than-metadata",
+        Stage.FILES,
+        Severity.NOTE,
+        "Shards carry later modification times than the metadata: weak evidence of a torn overwrite.",
+        "compare the step inside with what you expect: `ckptctl show {checkpoint} --objects`",
+        _newer,
+    ),
+)

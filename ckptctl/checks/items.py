@@ -1,0 +1,118 @@
+"""Stage 3: is each item a whole zip, and does it hold what the metadata says?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from ckptctl.checks.base import Check, Context, Hit
+from ckptctl.model.checkpoint import TensorEntry
+from ckptctl.model.dtypes import item_size
+from ckptctl.model.finding import Severity, Stage
+from ckptctl.model.geometry import Box
+from ckptctl.model.loss import describe_part
+from ckptctl.model.observation import ItemSeen, Payload
+
+_ELSEWHERE = (
+    "restore the file from another copy and run `ckptctl verify {checkpoint}` again, or choose "
+    "another checkpoint with `ckptctl list {root}`"
+)
+
+
+def _structure(context: Context, seen: ItemSeen) -> Iterator[Hit]:
+    for fault in seen.faults:
+        if fault.check == "item-structure":
+            loss = describe_part(context.checkpoint, context.boxes, seen.item)
+            yield Hit(fault.message, context.where(seen.item), loss)
+
+
+def _mismatch(context: Context, seen: ItemSeen) -> Iterator[Hit]:
+    entry = context.checkpoint.entries.get(seen.item.fqn)
+    payload = seen.payload
+    if payload is None or payload.kind != "plain" or not isinstance(entry, TensorEntry):
+        return
+    box = context.boxes.box(seen.item)
+    if box is None and len(entry.boxes) == 1:
+        box = entry.boxes[0]
+    problems = list(_differences(entry, box, payload, seen))
+    if problems:
+        yield Hit(
+            "; ".join(problems),
+            context.where(seen.item),
+            describe_part(context.checkpoint, context.boxes, seen.item),
+        )
+
+
+def _differences(
+    entry: TensorEntry, box: Box | None, payload: Payload, seen: ItemSeen
+) -> Iterator[str]:
+    if entry.dtype not in (payload.dtype, "?"):
+        yield f"it holds {payload.dtype}, the metadata says {entry.dtype}"
+    if box is not None and payload.shape != box.sizes:
+        yield f"it holds {list(payload.shape)}, the metadata says {list(box.sizes)}"
+    record = next((r for r in seen.records if r.name == f"data/{payload.storage_key}"), None)
+    if record is None:
+        if payload.storage_bytes:
+            yield f"the record data/{payload.storage_key} that it views is not there"
+    elif payload.storage_bytes >= 0 and record.size != payload.storage_bytes:
+        yield (
+            f"its storage should have {payload.storage_bytes} bytes and the record has {record.size}"
+        )
+
+
+def _oversized(context: Context, seen: ItemSeen) -> Iterator[Hit]:
+    payload = seen.payload
+    width = item_size(payload.dtype) if payload and payload.kind == "plain" else None
+    if payload is None or width is None:
+        return
+    used = prod(payload.shape) * width
+    if payload.storage_bytes > 2 * used + 4096:
+        yield Hit(
+            f"a tensor of {used} bytes was saved with its whole storage of {payload.storage_bytes} "
+            "bytes: it was a view of something larger",
+            context.where(seen.item),
+        )
+
+
+def _unstable(context: Context, seen: ItemSeen) -> Iterator[Hit]:
+    for fault in seen.faults:
+        if fault.check == "unstable-read":
+            yield Hit(fault.message, context.where(seen.item))
+
+
+CHECKS: tuple[Check[ItemSeen], ...] = (
+    Check(
+        "item-structure",
+        Stage.ITEMS,
+        Severity.ERROR,
+        "An item is not a whole torch.save zip.",
+        _ELSEWHERE,
+        _structure,
+    ),
+    Check(
+        "item-mismatch",
+        Stage.ITEMS,
+        Severity.ERROR,
+        "An item's dtype, shape or size is not what the metadata says.",
+        "metadata and shards do not belong together: restore both from one copy, or choose another "
+        "checkpoint with `ckptctl list {root}`",
+        _mismatch,
+    ),
+    Check(
+        "oversized-storage",
+        Stage.ITEMS,
+        Severity.NOTE,
+        "A small tensor was saved together with the large storage it views.",
+        "clone such tensors before saving them",
+        _oversized,
+    ),
+    Check(
+        "unstable-read",
+        Stage.CONTENT,
+        Severity.ERROR,
+        "Two reads of the same bytes gave different answers.",
+        "look at the storage, its network and this machine's memory, then run "
+        "`ckptctl verify {checkpoint}` again",
+        _unstable,
+    ),
+)

@@ -1,0 +1,239 @@
+"""Stage 2, continued: do entries, chunks and byte ranges belong together one to one?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ckptctl.checks.base import Check, Context, Hit
+from ckptctl.model.checkpoint import ObjectEntry, TensorEntry, rank_of
+from ckptctl.model.finding import Location, Severity, Stage
+from ckptctl.model.geometry import Shape, describe
+from ckptctl.model.paths import is_contained
+
+_DAMAGED = (
+    "the metadata does not fit these files: restore .metadata from another copy, or choose "
+    "another checkpoint with `ckptctl list {root}`"
+)
+_MOST_EXCHANGED = 16
+"""Entries out of place up to which an exchange is the explanation, not an unknown writer."""
+
+
+def _escaping(context: Context, _: None) -> Iterator[Hit]:
+    for path, layout in context.layouts.items():
+        if not is_contained(path):
+            yield Hit(
+                f"the metadata refers to {path!r}, which lies outside the checkpoint; it was not "
+                "opened",
+                Location(file=path),
+                context.loss(layout.indices),
+            )
+
+
+def _missing_entry(context: Context, _: None) -> Iterator[Hit]:
+    items = context.checkpoint.items
+    stored: dict[str, set[Shape | None]] = {}
+    for fqn, origin in zip(items.fqns, items.origins, strict=True):
+        stored.setdefault(fqn, set()).add(origin)
+    source = _source(context)
+    for fqn, entry in context.checkpoint.entries.items():
+        have = stored.get(fqn, set())
+        if isinstance(entry, ObjectEntry):
+            if not have:
+                yield Hit("nothing says where it is stored", Location(file=source, fqn=fqn), fqn)
+            continue
+        if len(have) >= len(entry.boxes) and None not in have:
+            continue
+        for box in entry.boxes:
+            # a 0-d tensor and, in old releases, a whole one may be stored without an origin
+            if box.offsets not in have and not (None in have and len(entry.boxes) == 1):
+                part = describe(box, entry.shape)
+                yield Hit(
+                    f"nothing says where {part} of it are stored",
+                    Location(file=source, fqn=fqn, box=box),
+                    f"{part} of {fqn}",
+                )
+
+
+def _unknown_entry(context: Context, _: None) -> Iterator[Hit]:
+    items, entries = context.checkpoint.items, context.checkpoint.entries
+    for index, fqn in enumerate(items.fqns):
+        entry = entries.get(fqn)
+        if entry is None:
+            item = items[index]
+            yield Hit(
+                "bytes are stored for a key that the state dict does not have", context.where(item)
+            )
+        elif isinstance(entry, TensorEntry):
+            origin = items.origins[index]
+            if origin is not None and context.boxes.number(fqn, origin) is None:
+                yield Hit(
+                    f"bytes are stored for a chunk at {list(origin)} that the tensor does not have",
+                    context.where(items[index]),
+                )
+
+
+def _duplicate_entry(context: Context, _: None) -> Iterator[Hit]:
+    checkpoint = context.checkpoint
+    if checkpoint.replicated:
+        return
+    keys = Counter(zip(checkpoint.items.fqns, checkpoint.items.origins, strict=True))
+    if len(keys) == len(checkpoint.items):
+        return
+    for (fqn, origin), count in keys.items():
+        if count > 1:
+            place = "" if origin is None else f" of the chunk at {list(origin)}"
+            yield Hit(
+                f"{count} entries say where the bytes{place} lie; which one wins is chance",
+                Location(file=_source(context), fqn=fqn),
+                fqn,
+            )
+
+
+def _outside(context: Context, _: None) -> Iterator[Hit]:
+    items = context.checkpoint.items
+    for path, size in context.present.items():
+        layout = context.layouts[path]
+        if size == 0 or layout.end <= size or layout.contiguous:
+            continue
+        for index in layout.indices:
+            item = items[index]
+            if item.end > size:
+                yield Hit(
+                    f"bytes {item.offset}-{item.end} lie past the end of the file of {size} bytes",
+                    context.where(item),
+                    context.loss([index]),
+                )
+
+
+def _shared_bytes(context: Context, _: None) -> Iterator[Hit]:
+    items = context.checkpoint.items
+    for path, layout in context.layouts.items():
+        if layout.overlaps:
+            first, second = (items[i] for i in layout.overlaps[0])
+            more = len(layout.overlaps) - 1
+            yield Hit(
+                f"{first.fqn} (bytes {first.offset}-{first.end}) and {second.fqn} (bytes "
+                f"{second.offset}-{second.end}) are said to share bytes"
+                + (f", and so are {more} more pairs in this file" if more else ""),
+                Location(file=path, rank=rank_of(path), start=second.offset, stop=first.end),
+                context.loss({i for pair in layout.overlaps for i in pair}),
+            )
+
+
+def _unreferenced_bytes(context: Context, _: None) -> Iterator[Hit]:
+    for path, size in context.present.items():
+        layout = context.layouts[path]
+        gaps = [(low, min(high, size)) for low, high in layout.gaps if low < size]
+        if size > layout.end:
+            gaps.append((layout.end, size))
+        if gaps:
+            total = sum(high - low for low, high in gaps)
+            where = f"bytes {gaps[0][0]}-{gaps[0][1]}"
+            if len(gaps) > 1:
+                where += f" and {len(gaps) - 1} more ranges"
+            yield Hit(
+                f"{where} ({total} bytes) belong to no entry: entries are missing from the "
+                "metadata, or something was added to the file",
+                Location(file=path, rank=rank_of(path), start=gaps[0][0], stop=gaps[0][1]),
+            )
+
+
+def _exchanged(context: Context, _: None) -> Iterator[Hit]:
+    """Every writer lists a file's items together and by offset; a few that are not were moved."""
+    items = context.checkpoint.items
+    count = len(items)
+    if count < 2 or context.checkpoint.replicated:
+        return
+    positions: dict[str, list[int]] = {}
+    for index, path in enumerate(items.paths):
+        positions.setdefault(path, []).append(index)
+    middles = {path: found[len(found) // 2] for path, found in positions.items()}
+    order = [(middles[path], start) for path, start in zip(items.paths, items.offsets, strict=True)]
+    moved = [
+        i for i, (seen, due) in enumerate(zip(order, sorted(order), strict=True)) if seen != due
+    ]
+    if not moved or len(moved) > min(_MOST_EXCHANGED, count // 2):
+        return
+    names = ", ".join(
+        f"{item.fqn} at {list(item.offsets)}" if item.offsets else item.fqn
+        for item in (items[i] for i in moved[:4])
+    )
+    yield Hit(
+        f"{len(moved)} of {count} entries are not in the order in which they were written: the "
+        f"places of {names} look exchanged",
+        context.where(items[moved[0]]),
+        context.loss(moved),
+    )
+
+
+def _source(context: Context) -> str | None:
+    return context.checkpoint.sources[0] if context.checkpoint.sources else None
+
+
+CHECKS: tuple[Check[None], ...] = (
+    Check(
+        "escaping-path",
+        Stage.METADATA,
+        Severity.ERROR,
+        "The metadata refers to a file outside the checkpoint; torch would follow it.",
+        "do not load {checkpoint} with torch; find out who wrote it",
+        _escaping,
+    ),
+    Check(
+        "missing-entry",
+        Stage.METADATA,
+        Severity.ERROR,
+        "A chunk or object whose place in the files is not recorded.",
+        _DAMAGED,
+        _missing_entry,
+    ),
+    Check(
+        "unknown-entry",
+        Stage.METADATA,
+        Severity.ERROR,
+        "Bytes are recorded for something the state dict does not have.",
+        _DAMAGED,
+        _unknown_entry,
+    ),
+    Check(
+        "duplicate-entry",
+        Stage.METADATA,
+        Severity.ERROR,
+        "Two places are recorded for one chunk or object.",
+        _DAMAGED,
+        _duplicate_entry,
+    ),
+    Check(
+        "item-outside-file",
+        Stage.METADATA,
+        Severity.ERROR,
+        "An item's recorded bytes lie past the end of its file.",
+        _DAMAGED,
+        _outside,
+    ),
+    Check(
+        "item-overlap",
+        Stage.METADATA,
+        Severity.ERROR,
+        "Two items are recorded at the same bytes.",
+        _DAMAGED,
+        _shared_bytes,
+    ),
+    Check(
+        "unreferenced-bytes",
+        Stage.METADATA,
+        Severity.ERROR,
+        "Bytes of a shard that belong to no item; no writer leaves any.",
+        _DAMAGED,
+        _unreferenced_bytes,
+    ),
+    Check(
+        "exchanged-entries",
+        Stage.METADATA,
+        Severity.ERROR,
+        "A few entries point to each other's bytes.",
+        _DAMAGED,
+        _exchanged,
+    ),
+)

@@ -1,0 +1,241 @@
+"""Stage 2: is the metadata readable and safe, and do its chunks make up every tensor?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckptctl.checks.base import Check, Context, Hit, from_faults
+from ckptctl.model.checkpoint import TensorEntry, rank_of
+from ckptctl.model.dtypes import NAMES
+from ckptctl.model.finding import Location, Severity, Stage
+from ckptctl.model.geometry import Tiling, describe
+
+_DAMAGED = (
+    "the metadata is damaged: restore .metadata from another copy, or choose another checkpoint "
+    "with `ckptctl list {root}`"
+)
+_QUIET_MODULES = ("torch.", "megatron.", "olmo_core.", "nvidia_resiliency_ext.", "builtins.")
+
+
+def _unknown_class(context: Context, _: None) -> Iterator[Hit]:
+    unsafe = any(fault.check == "unsafe-metadata" for fault in context.checkpoint.faults)
+    names = [n for n in context.checkpoint.opaque_classes if not n.startswith(_QUIET_MODULES)]
+    if names and not unsafe:
+        source = context.checkpoint.sources[0] if context.checkpoint.sources else None
+        yield Hit(
+            f"holds objects of {', '.join(names[:4])}, which were kept closed",
+            Location(file=source),
+        )
+
+
+def _missing_rank(context: Context, _: None) -> Iterator[Hit]:
+    if not context.checkpoint.replicated:
+        return
+    have = {rank_of(name.replace(".metadata", "_0.distcp")) for name in context.checkpoint.sources}
+    ranks = {rank for rank in have if rank is not None}
+    shards = {rank_of(path) for path in context.checkpoint.files if path.endswith(".distcp")}
+    wanted = set(range(max(ranks, default=-1) + 1)) | {r for r in shards if r is not None}
+    for rank in sorted(wanted - ranks):
+        yield Hit(
+            f"the ranks saved each on its own, and rank {rank} left no metadata "
+            f"(there is metadata of {len(ranks)} ranks)",
+            Location(file=f"__{rank}.metadata", rank=rank),
+            f"everything that only rank {rank} held",
+        )
+
+
+def _tilings(context: Context) -> Iterator[tuple[TensorEntry, Tiling]]:
+    for entry in context.checkpoint.entries.values():
+        if isinstance(entry, TensorEntry):
+            tiling = context.tiling(entry)
+            if not tiling.exact:
+                yield entry, tiling
+
+
+def _hole(context: Context, _: None) -> Iterator[Hit]:
+    for entry, tiling in _tilings(context):
+        for box in tiling.holes:
+            part = describe(box, entry.shape)
+            yield Hit(
+                f"{part} of {list(entry.shape)} are covered by no chunk; loading leaves whatever "
+                "was in memory there",
+                Location(file=_source(context), fqn=entry.fqn, box=box),
+                f"{part} of {entry.fqn}",
+            )
+
+
+def _overlap(context: Context, _: None) -> Iterator[Hit]:
+    for entry, tiling in _tilings(context):
+        for first, second, common in tiling.overlaps:
+            one, two = entry.boxes[first], entry.boxes[second]
+            yield Hit(
+                f"{describe(common, entry.shape)} are covered twice, by the chunks at "
+                f"{list(one.offsets)} and {list(two.offsets)}; which one wins is chance",
+                Location(file=_source(context), fqn=entry.fqn, box=common),
+                f"{describe(common, entry.shape)} of {entry.fqn}",
+            )
+
+
+def _bounds(context: Context, _: None) -> Iterator[Hit]:
+    for entry, tiling in _tilings(context):
+        for index in tiling.outside:
+            box = entry.boxes[index]
+            yield Hit(
+                f"a chunk at {list(box.offsets)} of size {list(box.sizes)} reaches outside the "
+                f"tensor's {list(entry.shape)}",
+                Location(file=_source(context), fqn=entry.fqn, box=box),
+                f"part of {entry.fqn}",
+            )
+
+
+def _tangled(context: Context, _: None) -> Iterator[Hit]:
+    for entry, tiling in _tilings(context):
+        if not tiling.finished:
+            yield Hit(
+                f"its {len(entry.boxes)} chunks form no grid and overlap so much that covering "
+                "could not be decided",
+                Location(file=_source(context), fqn=entry.fqn),
+                entry.fqn,
+            )
+
+
+def _source(context: Context) -> str | None:
+    return context.checkpoint.sources[0] if context.checkpoint.sources else None
+
+
+def _path_mismatch(context: Context, _: None) -> Iterator[Hit]:
+    paths, entries = context.checkpoint.paths_in_state, context.checkpoint.entries
+    if not paths:
+        return  # the planner kept none, as Megatron's does
+    for fqn, path in paths.items():
+        if fqn not in entries:
+            yield Hit(
+                "the planner recorded a path for this key, but the key itself is gone",
+                Location(file=_source(context), fqn=fqn),
+                fqn,
+            )
+        elif ".".join(map(str, path)) != fqn:
+            yield Hit(
+                f"the planner recorded its path as {'.'.join(map(str, path))!r}, which gives "
+                "another name",
+                Location(file=_source(context), fqn=fqn),
+                fqn,
+            )
+    for fqn in entries:
+        if fqn not in paths:
+            yield Hit(
+                "the planner recorded paths for the other keys and none for this one",
+                Location(file=_source(context), fqn=fqn),
+                fqn,
+            )
+
+
+def _unknown_dtype(context: Context, _: None) -> Iterator[Hit]:
+    for entry in context.checkpoint.entries.values():
+        if isinstance(entry, TensorEntry) and entry.dtype not in NAMES:
+            yield Hit(
+                f"dtype {entry.dtype} is not one of torch 2.13; its bytes are compared and not "
+                "interpreted",
+                Location(file=_source(context), fqn=entry.fqn),
+            )
+
+
+CHECKS: tuple[Check[None], ...] = (
+    Check(
+        "unreadable-metadata",
+        Stage.METADATA,
+        Severity.ERROR,
+        "The metadata is no readable pickle of DCP metadata.",
+        _DAMAGED,
+        from_faults("unreadable-metadata"),
+    ),
+    Check(
+        "unsafe-metadata",
+        Stage.METADATA,
+        Severity.ERROR,
+        "The metadata asks its reader to run something; torch would run it.",
+        "do not load {checkpoint} with torch; find out who wrote it",
+        from_faults("unsafe-metadata"),
+    ),
+    Check(
+        "trailing-metadata",
+        Stage.METADATA,
+        Severity.ERROR,
+        "Bytes follow the end of the metadata.",
+        _DAMAGED,
+        from_faults("trailing-metadata"),
+    ),
+    Check(
+        "malformed-entry",
+        Stage.METADATA,
+        Severity.ERROR,
+        "An entry of the metadata does not have the form that torch gives it.",
+        _DAMAGED,
+        from_faults("malformed-entry"),
+    ),
+    Check(
+        "unknown-class",
+        Stage.METADATA,
+        Severity.NOTE,
+        "The metadata holds objects of classes this tool does not know.",
+        "nothing to do, unless the names surprise you",
+        _unknown_class,
+    ),
+    Check(
+        "missing-rank",
+        Stage.METADATA,
+        Severity.ERROR,
+        "Ranks saved separately and one rank's metadata is absent.",
+        "restore the rank's files from its node, or choose another checkpoint with "
+        "`ckptctl list {root}`",
+        _missing_rank,
+    ),
+    Check(
+        "hole",
+        Stage.METADATA,
+        Severity.ERROR,
+        "Part of a tensor is covered by no chunk.",
+        _DAMAGED,
+        _hole,
+    ),
+    Check(
+        "overlap",
+        Stage.METADATA,
+        Severity.ERROR,
+        "Part of a tensor is covered by two chunks.",
+        _DAMAGED,
+        _overlap,
+    ),
+    Check(
+        "out-of-bounds",
+        Stage.METADATA,
+        Severity.ERROR,
+        "A chunk reaches outside its tensor.",
+        _DAMAGED,
+        _bounds,
+    ),
+    Check(
+        "undecided-cover",
+        Stage.METADATA,
+        Severity.ERROR,
+        "The chunks of a tensor are too tangled to tell whether they cover it.",
+        _DAMAGED,
+        _tangled,
+    ),
+    Check(
+        "path-mismatch",
+        Stage.METADATA,
+        Severity.ERROR,
+        "A key and its recorded path in the state dict do not name the same thing.",
+        _DAMAGED,
+        _path_mismatch,
+    ),
+    Check(
+        "unknown-dtype",
+        Stage.METADATA,
+        Severity.NOTE,
+        "A dtype that torch 2.13 does not have.",
+        "a newer release of ckptctl may know it",
+        _unknown_dtype,
+    ),
+)

@@ -1,0 +1,90 @@
+"""The application: its commands, and how every ending becomes an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from ckptctl import __version__
+from ckptctl.cli.list import list_command
+from ckptctl.cli.show import show_command
+from ckptctl.cli.text import safe
+from ckptctl.cli.verify import verify_command
+from ckptctl.errors import CkptctlError
+
+_HELP = """Inspect and verify the checkpoints of distributed training.
+
+Paths are directories or URLs (s3://, gs://, az://, hf://, http://, memory://). Nothing in a
+checkpoint is ever executed, and torch is not needed.
+"""
+_EXIT_CODES = (
+    "Exit codes: 0 done, nothing wrong; 2 usage; 3 nothing there; 4 storage failed or something "
+    "could not be checked; 10 findings; 130 interrupted; 1 ckptctl itself failed."
+)
+
+app = typer.Typer(
+    help=_HELP,
+    epilog=_EXIT_CODES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"auto_envvar_prefix": "CKPTCTL", "help_option_names": ["-h", "--help"]},
+)
+app.command("list")(list_command)
+app.command("show")(show_command)
+app.command("verify")(verify_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"ckptctl {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line and exit; this is where errors become exit codes."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app()
+    except CkptctlError as error:
+        _complain(str(error))
+        code = error.exit_code
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        code = 130
+    except BrokenPipeError:
+        # whoever read our output has gone; keep the interpreter from complaining once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    except Exception as error:
+        if os.environ.get("CKPTCTL_DEBUG"):
+            raise
+        _complain(
+            f"ckptctl itself failed: {type(error).__name__}: {error}; with CKPTCTL_DEBUG=1 it says "
+            "where"
+        )
+        code = 1
+    else:
+        code = 0
+    sys.exit(code)
+
+
+def _complain(message: str) -> None:
+    sys.stderr.write(f"ckptctl: {safe(message)}\n")

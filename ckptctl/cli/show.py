@@ -1,0 +1,211 @@
+"""``ckptctl show``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, TypeVar
+
+import typer
+
+from ckptctl.cli.drawing import draw_layout
+from ckptctl.cli.machine import to_json
+from ckptctl.cli.text import Screen, age, columns, number, plural, ranks, safe, size
+from ckptctl.errors import UsageError
+from ckptctl.model.geometry import Shape
+from ckptctl.operations.locate import open_place
+from ckptctl.operations.show import Description, FileRow, ObjectRow, TensorRow, Viewer
+from ckptctl.storage import open_store
+
+_VALUE_WIDTH = 60
+_MOST_RANKS = 16
+
+
+def show_command(
+    checkpoint: Annotated[str, typer.Argument(help="Directory or URL of one checkpoint.")],
+    pattern: Annotated[
+        str, typer.Argument(help="With --tensors or --objects: only names like this.")
+    ] = "*",
+    tensors: Annotated[bool, typer.Option("--tensors", help="List the tensors.")] = False,
+    objects: Annotated[bool, typer.Option("--objects", help="List the other values.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="List the files.")] = False,
+    layout: Annotated[
+        str | None, typer.Option(metavar="FQN", help="Draw where one tensor's pieces lie.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what is in a checkpoint: step, components, dtypes, files of each rank.
+
+    Values are decoded without running anything; an object of an unknown class is named, not built.
+    """
+    if sum((tensors, objects, files, layout is not None)) > 1:
+        raise UsageError("choose one of --tensors, --objects, --files and --layout")
+    store = open_store(checkpoint)
+    viewer = Viewer(store, open_place(store))
+    if tensors:
+        _emit("tensors", viewer.tensors(pattern), render_tensors, json=json)
+    elif objects:
+        _emit("objects", viewer.objects(pattern), render_objects, json=json)
+    elif files:
+        _emit("files", viewer.files(), render_files, json=json)
+    elif layout is not None:
+        _emit("layout", viewer.layout(layout), draw_layout, json=json)
+    else:
+        _emit("description", viewer.describe(), render_description, json=json)
+
+
+Result = TypeVar("Result")
+
+
+def _emit(
+    name: str, result: Result, render: Callable[[Result, Screen], None], *, json: bool
+) -> None:
+    if json:
+        sys.stdout.write(to_json("ckptctl/show/1", {name: result}) + "\n")
+    else:
+        render(result, Screen(sys.stdout))
+
+
+def render_description(found: Description, screen: Screen) -> None:
+    """Print a checkpoint at a glance."""
+    facts = [
+        ("checkpoint", safe(found.checkpoint)),
+        ("step", "not in its name" if found.step is None else f"{found.step}, by its name"),
+        ("format", _format(found)),
+        ("size", f"{size(found.size)}, {plural(found.keys, 'key')}, {plural(found.items, 'item')}"),
+        ("written by", _written_by(found)),
+        ("save id", safe(found.save_id or "not recorded")),
+        ("saved as", safe(found.saved_as or "not recorded")),
+    ]
+    if found.world_size is not None:
+        facts.append(("world size", f"{found.world_size}, each rank saved on its own"))
+    for name, value in facts:
+        screen.line(f"{screen.paint(f'{name:<11}', 'bold')} {value}")
+    _render_progress(found, screen)
+    screen.line()
+    rows = [("COMPONENT", "TENSORS", "OBJECTS", "ELEMENTS", "BYTES", "DTYPES")]
+    rows += [
+        (
+            part.name,
+            f"{part.tensors}",
+            f"{part.objects}",
+            number(part.parameters),
+            size(part.size),
+            safe(", ".join(f"{name} x{count}" for name, count in part.dtypes)),
+        )
+        for part in found.components
+    ]
+    _table(rows, screen, right=(1, 2, 3, 4))
+    screen.line()
+    table = [("RANK", "FILES", "ITEMS", "BYTES")]
+    table += [
+        ("-" if r.rank is None else f"{r.rank}", f"{r.files}", f"{r.items}", size(r.size))
+        for r in found.ranks
+    ]
+    if len(table) > _MOST_RANKS + 1:
+        del table[_MOST_RANKS + 1 :]
+        screen.line(f"first {_MOST_RANKS} of {len(found.ranks)} ranks; --files lists all")
+    _table(table, screen, right=(0, 1, 2, 3))
+    sizes = [rank.size for rank in found.ranks]
+    total = sum(sizes)
+    if len(sizes) > 1 and total:
+        ratio = max(sizes) * len(sizes) / total
+        screen.line(f"balance: the fullest rank holds {ratio:.2f} times the mean")
+    for problem in found.problems:
+        screen.wrapped(screen.paint(f"problem: {safe(problem)}", "yellow"), 0)
+
+
+def _format(found: Description) -> str:
+    return {"dcp": "PyTorch DCP"}.get(found.format, found.format)
+
+
+def _written_by(found: Description) -> str:
+    if not found.items_by:
+        return f"torch {found.metadata_by} (metadata)"
+    return f"torch {found.metadata_by} (metadata), {', '.join(found.items_by)} (items)"
+
+
+def _render_progress(found: Description, screen: Screen) -> None:
+    facts = [(name, _short(value)) for name, value in found.progress]
+    if found.optimizer_steps:
+        steps = ", ".join(
+            f"{step:g} ({plural(count, 'tensor')})" for step, count in found.optimizer_steps
+        )
+        facts.append(("optimizer step", steps))
+    if facts:
+        screen.line()
+        screen.line(screen.paint("PROGRESS", "bold"))
+        for line in columns([(safe(name), value) for name, value in facts]):
+            screen.line("".join(line).rstrip())
+
+
+def render_tensors(rows: list[TensorRow], screen: Screen) -> None:
+    """Print tensors with shape, dtype, bytes, and how they are cut over which ranks."""
+    table = [("TENSOR", "DTYPE", "SHAPE", "BYTES", "PARTS", "RANKS")]
+    table += [
+        (
+            safe(row.fqn),
+            safe(row.dtype),
+            shape(row.shape),
+            size(row.size),
+            _parts(row),
+            ranks(row.ranks),
+        )
+        for row in rows
+    ]
+    _table(table, screen, right=(3,))
+    screen.line(plural(len(rows), "tensor"))
+
+
+def _parts(row: TensorRow) -> str:
+    if row.grid is None:
+        return f"{row.chunks} irregular"
+    return "x".join(map(str, row.grid)) or "whole"
+
+
+def shape(found: Shape) -> str:
+    """Write a shape as torch does."""
+    return f"[{', '.join(map(str, found))}]"
+
+
+def render_objects(rows: list[ObjectRow], screen: Screen) -> None:
+    """Print the values that are not tensors."""
+    table = [("OBJECT", "RANK", "VALUE")]
+    table += [
+        (
+            safe(row.fqn),
+            "-" if row.rank is None else f"{row.rank}",
+            f"unreadable: {safe(row.problem)}" if row.problem else _short(row.value),
+        )
+        for row in rows
+    ]
+    _table(table, screen, right=(1,))
+    screen.line(plural(len(rows), "object"))
+
+
+def _short(value: object) -> str:
+    text = safe(repr(value))
+    return text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 3] + "..."
+
+
+def render_files(rows: list[FileRow], screen: Screen) -> None:
+    """Print the files with size and age, and how many items each holds."""
+    table = [("FILE", "RANK", "ITEMS", "BYTES", "AGE")]
+    table += [
+        (
+            safe(row.path),
+            "-" if row.rank is None else f"{row.rank}",
+            "-" if row.items is None else f"{row.items}",
+            size(row.size),
+            age(row.modified),
+        )
+        for row in rows
+    ]
+    _table(table, screen, right=(1, 2, 3, 4))
+    screen.line(f"{plural(len(rows), 'file')}, {size(sum(row.size for row in rows))}")
+
+
+def _table(rows: Sequence[Sequence[str]], screen: Screen, *, right: Sequence[int]) -> None:
+    for position, cells in enumerate(columns(rows, right=right)):
+        line = "".join(cells).rstrip()
+        screen.line(screen.paint(line, "bold") if position == 0 else line)

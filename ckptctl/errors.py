@@ -1,0 +1,47 @@
+"""Every error of the library, in one tree; each class knows its exit code.
+
+Damage is not an error: what is wrong *with a checkpoint* is a finding. An error says that the
+question could not be asked.
+"""
+
+from __future__ import annotations
+
+
+class CkptctlError(Exception):
+    """Base of all errors; ``exit_code`` is what the command line exits with."""
+
+    exit_code = 1
+
+
+class UsageError(CkptctlError):
+    """The request itself makes no sense."""
+
+    exit_code = 2
+
+
+class NothingThere(CkptctlError):
+    """No such path, or no checkpoint below it."""
+
+    exit_code = 3
+
+
+class StorageError(CkptctlError):
+    """The storage did not answer; no verdict is possible."""
+
+    exit_code = 4
+
+
+class NotFound(StorageError):
+    """One object is not there."""
+
+
+class ShortRead(StorageError):
+    """Fewer bytes came back than the object's size had promised."""
+
+
+class MalformedData(CkptctlError):
+    """Bytes that a reader could not accept; readers turn it into a fault of the checkpoint."""
+
+
+class UnsafeData(MalformedData):
+    """Bytes that ask for code to be run or for memory without bound."""

@@ -1,0 +1,1 @@
+"""How checkpoints lie on disk: one file per layout, and the safe readers that they share."""

@@ -1,0 +1,195 @@
+"""PyTorch Distributed Checkpoint directories: ``.metadata`` and ``__R_n.distcp`` files.
+
+Also what Megatron, torchtitan, Lightning and others add around them, and checkpoints whose ranks
+saved on their own (``use_collectives=False``), each with a ``__R.metadata`` of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Mapping
+
+from ckptctl.errors import NotFound
+from ckptctl.formats.dcp_columns import parse_metadata
+from ckptctl.formats.dcp_metadata import Parsed
+from ckptctl.model.checkpoint import (
+    Checkpoint,
+    Entry,
+    Fault,
+    File,
+    Items,
+    SaveIdentity,
+    TensorEntry,
+)
+from ckptctl.model.finding import Location
+from ckptctl.model.geometry import Boxes, Shape
+from ckptctl.storage import Entry as Listed
+from ckptctl.storage import Store, walk
+
+NAME = "dcp"
+METADATA = ".metadata"
+LEFTOVER = ".metadata.tmp"
+_RANK_METADATA = re.compile(r"__(\d+)\.metadata")
+_SHARD = re.compile(r".*__\d+_\d+\.distcp")
+_COMPANIONS = ("common.pt", "metadata.json", "integrity.json", "meta.pt", ".metadata.bck")
+
+
+def detect(names: Iterable[str]) -> bool:
+    """Tell by the names in a directory whether it is a DCP checkpoint, whole or not."""
+    return any(
+        name in (METADATA, LEFTOVER) or _RANK_METADATA.fullmatch(name) or _SHARD.fullmatch(name)
+        for name in names
+    )
+
+
+def metadata_files(names: Iterable[str]) -> list[str]:
+    """Return the metadata files to read, as torch would choose them; rank-local ones in rank order."""
+    present = set(names)
+    if METADATA in present:
+        return [METADATA]
+    local = [name for name in present if _RANK_METADATA.fullmatch(name)]
+    if local:
+        return sorted(local, key=rank_of_metadata)
+    return [LEFTOVER] if LEFTOVER in present else []
+
+
+def rank_of_metadata(name: str) -> int:
+    """Return the rank in ``__R.metadata``."""
+    match = _RANK_METADATA.fullmatch(name)
+    return int(match[1]) if match else -1
+
+
+def is_shard(path: str) -> bool:
+    """Tell whether a file has the name of a shard."""
+    return _SHARD.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def list_files(store: Store, path: str) -> dict[str, File]:
+    """List everything below a checkpoint, by path relative to it."""
+    prefix = f"{path}/" if path else ""
+    found: dict[str, File] = {}
+    for entry in store.entries(path):
+        relative = entry.path.removeprefix(prefix)
+        if entry.kind != "directory" or is_shard(relative) or relative.endswith("metadata"):
+            found[relative] = as_file(relative, entry)
+        else:
+            for inner in walk(store, entry.path, depth=2):
+                name = inner.path.removeprefix(prefix)
+                found[name] = as_file(name, inner)
+    return found
+
+
+def as_file(relative: str, entry: Listed) -> File:
+    """Describe a listed entry as a file of the checkpoint."""
+    return File(relative, entry.size, entry.kind == "file", entry.modified)
+
+
+def read(store: Store, path: str, files: Mapping[str, File] | None = None) -> Checkpoint:
+    """Read what listing and metadata say; damage becomes faults of the checkpoint.
+
+    Raises ``StorageError`` only where the storage does not answer.
+    """
+    files = list_files(store, path) if files is None else files
+    sources = metadata_files(files)
+    parsed: list[Parsed] = []
+    faults: list[Fault] = []
+    for name in sources:
+        if not files[name].is_file:
+            message = "a directory or a special file stands where the metadata should be"
+            faults.append(Fault("not-a-file", message, Location(file=name)))
+            continue
+        try:
+            with store.open(f"{path}/{name}" if path else name) as reader:
+                parsed.append(parse_metadata(reader, name))
+        except NotFound:
+            faults.append(
+                Fault("missing-metadata", "it vanished while it was read", Location(file=name))
+            )
+    faults.extend(fault for one in parsed for fault in one.faults)
+    readable = [one for one in parsed if one.readable]
+    return assemble(files, readable, faults)
+
+
+def assemble(files: Mapping[str, File], parsed: list[Parsed], faults: list[Fault]) -> Checkpoint:
+    """Build the checkpoint from its readable metadata files, merging rank-local ones."""
+    local = bool(parsed) and _RANK_METADATA.fullmatch(parsed[0].source) is not None
+    entries, items = parsed[0].entries if parsed else {}, parsed[0].items if parsed else Items()
+    if local:
+        entries, more = _merge_entries(parsed)
+        faults.extend(more)
+        items = _merge_items(parsed)
+    identity = SaveIdentity()
+    if parsed:
+        own = parsed[0].identity
+        # each rank draws a save id of its own, so rank-local metadata has none in common
+        identity = SaveIdentity(
+            None if local else own.save_id, own.checkpoint_id, own.torch_versions
+        )
+    return Checkpoint(
+        format=NAME,
+        files=files,
+        sources=tuple(one.source for one in parsed),
+        entries=entries,
+        items=items,
+        identity=identity,
+        paths_in_state={k: v for one in parsed for k, v in one.paths_in_state.items()},
+        opaque_classes=tuple(sorted({name for one in parsed for name in one.opaque_classes})),
+        faults=tuple(faults),
+        replicated=local,
+        provisional=bool(parsed) and parsed[0].source == LEFTOVER,
+        auxiliary=frozenset(
+            name
+            for name in files
+            if name in _COMPANIONS or name in (METADATA, LEFTOVER) or _RANK_METADATA.fullmatch(name)
+        ),
+    )
+
+
+def _merge_entries(parsed: list[Parsed]) -> tuple[dict[str, Entry], list[Fault]]:
+    """Unite what the ranks say of each tensor; replicas of one box are one box."""
+    merged: dict[str, Entry] = {}
+    faults: list[Fault] = []
+    for one in parsed:
+        for fqn, entry in one.entries.items():
+            before = merged.setdefault(fqn, entry)
+            if before is entry:
+                continue
+            where = Location(file=one.source, fqn=fqn)
+            if not isinstance(before, TensorEntry) or not isinstance(entry, TensorEntry):
+                if type(before) is not type(entry):
+                    message = "a tensor on one rank and an object on another"
+                    faults.append(Fault("malformed-entry", message, where))
+                continue
+            if (before.shape, before.dtype) != (entry.shape, entry.dtype):
+                message = (
+                    f"{entry.dtype} {list(entry.shape)} here, but {before.dtype} "
+                    f"{list(before.shape)} on another rank"
+                )
+                faults.append(Fault("malformed-entry", message, where))
+                continue
+            known: set[tuple[Shape, Shape]] = {(b.offsets, b.sizes) for b in before.boxes}
+            new = [b for b in entry.boxes if (b.offsets, b.sizes) not in known]
+            if new:
+                boxes = Boxes.of(len(before.shape), [*before.boxes, *new])
+                merged[fqn] = TensorEntry(
+                    fqn, before.dtype, before.shape, boxes, before.requires_grad
+                )
+    return merged, faults
+
+
+def _merge_items(parsed: list[Parsed]) -> Items:
+    transforms: dict[int, tuple[str, ...]] = {}
+    fqns: list[str] = []
+    origins: list[Shape | None] = []
+    paths: list[str] = []
+    offsets, lengths = array("q"), array("q")
+    for one in parsed:
+        base = len(fqns)
+        transforms.update({base + i: names for i, names in one.items.transforms.items()})
+        fqns.extend(one.items.fqns)
+        origins.extend(one.items.origins)
+        paths.extend(one.items.paths)
+        offsets.extend(one.items.offsets)
+        lengths.extend(one.items.lengths)
+    return Items(fqns, origins, paths, offsets, lengths, transforms)

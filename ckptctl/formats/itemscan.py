@@ -1,0 +1,317 @@
+"""Looking at items in one pass over their file: zip structure, ``data.pkl``, the CRC of each record.
+
+Small items are read in runs of neighbours; a large one is streamed through one buffer, its end
+first because its directory is there. No byte is read twice.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import lru_cache
+from typing import Protocol
+
+from ckptctl.errors import MalformedData
+from ckptctl.formats import torchzip, transforms
+from ckptctl.formats.tensorpickle import parse_tensor
+from ckptctl.model.checkpoint import Fault, Item
+from ckptctl.model.finding import Location
+from ckptctl.model.observation import ItemSeen, Payload, RecordSeen
+from ckptctl.storage import Reader
+
+RUN = 4 << 20
+"""Bytes of one read when content is checked, and so the memory that one worker needs."""
+
+QUICK_RUN = 256 << 10
+_QUICK_ITEM = 16 << 10
+_TAIL = 64 << 10
+_QUICK_END = 4 << 10
+_SMALL_RECORD = 1 << 20
+_OBJECT_LIMIT = 1 << 30
+
+parse_payload = lru_cache(maxsize=4096)(parse_tensor)
+
+
+class ItemBytes(Protocol):
+    """The bytes of one item; positions count from where the item begins."""
+
+    def get(self, start: int, stop: int) -> bytes | memoryview:
+        """Return a few bytes."""
+
+    def pieces(self, start: int, stop: int) -> Iterator[bytes | memoryview]:
+        """Yield many bytes in order, each piece valid until the next."""
+
+
+class _Whole:
+    """An item that lies in memory."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    def get(self, start: int, stop: int) -> memoryview:
+        return self._data[start:stop]
+
+    def pieces(self, start: int, stop: int) -> Iterator[memoryview]:
+        yield self._data[start:stop]
+
+
+class _Spooled:
+    """A decoded item in a temporary file."""
+
+    def __init__(self, read: Callable[[int, int], bytes]) -> None:
+        self._read = read
+
+    def get(self, start: int, stop: int) -> bytes:
+        return self._read(start, stop)
+
+    def pieces(self, start: int, stop: int) -> Iterator[bytes]:
+        for low in range(start, stop, RUN):
+            yield self._read(low, min(stop, low + RUN))
+
+
+class _Sparse:
+    """An item of which only the ends are read, and single headers between."""
+
+    def __init__(self, reader: Reader, item: Item) -> None:
+        self._reader, self._base, self._length = reader, item.offset, item.length
+        self.bytes_read = 0
+        self._tail_start = max(0, item.length - _QUICK_END)
+        self._tail = self._fetch(self._tail_start, item.length)
+        self._head = self._fetch(0, min(_QUICK_END, self._tail_start))
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        self.bytes_read += stop - start
+        return self._reader.read(self._base + start, self._base + stop)
+
+    def get(self, start: int, stop: int) -> bytes:
+        if start >= self._tail_start:
+            return self._tail[start - self._tail_start : stop - self._tail_start]
+        if stop <= len(self._head):
+            return self._head[start:stop]
+        return self._fetch(start, stop)
+
+    def pieces(self, start: int, stop: int) -> Iterator[bytes]:
+        yield self.get(start, stop)
+
+
+class _Stream:
+    """A large item read forwards through one buffer, after its tail."""
+
+    def __init__(self, reader: Reader, item: Item, buffer: memoryview) -> None:
+        self._reader, self._base = reader, item.offset
+        self._buffer = buffer
+        self._start = self._stop = 0  # what the buffer holds
+        self._tail_start = item.length - min(_TAIL, item.length)
+        self._tail = reader.read(item.offset + self._tail_start, item.end)
+        self.bytes_read = len(self._tail)
+
+    def extend_tail(self, start: int) -> None:
+        """Make the tail begin earlier, for a directory larger than the usual."""
+        if start < self._tail_start:
+            more = self._reader.read(self._base + start, self._base + self._tail_start)
+            self.bytes_read += len(more)
+            self._tail, self._tail_start = more + self._tail, start
+
+    def _fill(self, start: int) -> None:
+        stop = min(start + len(self._buffer), self._tail_start)
+        kept = self._buffer[start - self._start : self._stop - self._start]
+        if not self._start <= start <= self._stop:
+            kept = kept[:0]
+        count = len(kept)
+        self._buffer[:count] = bytes(kept)
+        self._reader.read_into(self._base + start + count, self._buffer[count : stop - start])
+        self.bytes_read += stop - start - count
+        self._start, self._stop = start, stop
+
+    def get(self, start: int, stop: int) -> bytes:
+        return b"".join(self.pieces(start, stop))
+
+    def pieces(self, start: int, stop: int) -> Iterator[bytes | memoryview]:
+        while start < stop and start < self._tail_start:
+            if not self._start <= start < self._stop:
+                self._fill(start)
+            end = min(stop, self._stop)
+            yield self._buffer[start - self._start : end - self._start]
+            start = end
+        if start < stop:
+            yield self._tail[start - self._tail_start : stop - self._tail_start]
+
+
+def runs(items: Sequence[Item], *, content: bool) -> Iterator[list[Item]]:
+    """Group items, in the order of their bytes, into neighbours to be read together."""
+    largest, longest = (RUN, RUN) if content else (_QUICK_ITEM, QUICK_RUN)
+    run: list[Item] = []
+    for item in items:
+        small = item.length <= largest
+        if run and not (
+            small and item.offset == run[-1].end and item.end - run[0].offset <= longest
+        ):
+            yield run
+            run = []
+        run.append(item)
+        if not small:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def scan_items(
+    reader: Reader,
+    items: Sequence[Item],
+    *,
+    content: bool,
+    is_tensor: Callable[[str], bool],
+    expected_bytes: Callable[[Item], int | None],
+) -> Iterator[ItemSeen]:
+    """Look at items of one file that lie inside it, given in the order of their bytes.
+
+    With ``content`` every byte is read and each record's CRC computed; without it only headers,
+    directories and ``data.pkl``. ``expected_bytes`` bounds what a compressed item may decode to.
+    """
+    buffer: memoryview | None = None
+
+    def see(data: ItemBytes, item: Item) -> ItemSeen:
+        return _see(
+            data,
+            item,
+            content=content,
+            tensor=is_tensor(item.fqn),
+            expected=expected_bytes(item),
+        )
+
+    for run in runs(items, content=content):
+        first = run[0]
+        if len(run) > 1 or first.length <= (RUN if content else _QUICK_ITEM):
+            data = memoryview(reader.read(first.offset, run[-1].end))
+            for item in run:
+                view = data[item.offset - first.offset : item.end - first.offset]
+                yield replace(see(_Whole(view), item), bytes_read=item.length)
+        elif content:
+            buffer = memoryview(bytearray(RUN)) if buffer is None else buffer
+            stream = _Stream(reader, first, buffer)
+            yield replace(see(stream, first), bytes_read=stream.bytes_read)
+        else:
+            sparse = _Sparse(reader, first)
+            yield replace(see(sparse, first), bytes_read=sparse.bytes_read)
+
+
+def _see(
+    data: ItemBytes, item: Item, *, content: bool, tensor: bool, expected: int | None
+) -> ItemSeen:
+    if not item.transforms:
+        return _see_zip(data, item, item.length, item.offset, content=content, tensor=tensor)
+    reason = transforms.unreadable(item.transforms)
+    if not reason and not content:
+        reason = "it is compressed, and --quick does not decompress"
+    if reason:
+        return ItemSeen(item, unread=reason)
+    limit = _OBJECT_LIMIT if expected is None else expected + (1 << 20)
+    try:
+        file, size = transforms.decode(data.pieces(0, item.length), len(item.transforms), limit)
+    except MalformedData as error:
+        return ItemSeen(item, faults=(_fault(item, str(error)),), content_read=content)
+    with closing(file):
+
+        def read(start: int, stop: int) -> bytes:
+            file.seek(start)
+            return file.read(stop - start)
+
+        return _see_zip(_Spooled(read), item, size, 0, content=content, tensor=tensor)
+
+
+def _fault(item: Item, message: str) -> Fault:
+    where = Location(file=item.path, fqn=item.fqn, start=item.offset, stop=item.end)
+    return Fault("item-structure", message, where)
+
+
+def _see_zip(
+    data: ItemBytes, item: Item, length: int, base: int, *, content: bool, tensor: bool
+) -> ItemSeen:
+    """Walk the records in the order of their bytes."""
+    faults: list[Fault] = []
+    records: list[RecordSeen] = []
+    small: dict[str, bytes] = {}
+    try:
+        directory = torchzip.read_directory(lambda a, b: bytes(data.get(a, b)), length)
+        if isinstance(data, _Stream):
+            data.extend_tail(directory.start)
+        position = 0
+        for head in directory.heads:
+            if head.header != position:
+                raise MalformedData(f"record {head.name} does not begin where the one before ends")
+            stop = min(directory.start, head.header + torchzip.LOCAL_SIZE + len(head.raw_name))
+            header = bytes(data.get(head.header, stop))
+            if len(header) < torchzip.LOCAL_SIZE + len(head.raw_name):
+                raise MalformedData(f"record {head.name}: its local header is cut short")
+            start = torchzip.data_start(header, head)
+            trailer_size = torchzip.trailer_size(head)
+            position = start + head.size + trailer_size
+            if position > directory.start:
+                raise MalformedData(f"record {head.name} reaches past the records' end")
+            computed: int | None = None
+            keep = head.size <= _SMALL_RECORD and not head.name.startswith("data/")
+            if keep:
+                small[head.name] = bytes(data.get(start, start + head.size))
+                computed = zlib.crc32(small[head.name])
+            elif content:
+                computed = 0
+                for piece in data.pieces(start, start + head.size):
+                    computed = zlib.crc32(piece, computed)
+            trailer: int | None = None
+            if trailer_size and (content or keep):
+                trailer = torchzip.trailer_crc(
+                    bytes(data.get(position - trailer_size, position)), head
+                )
+            records.append(
+                RecordSeen(head.name, base + start, head.size, head.crc, trailer, computed)
+            )
+        if position != directory.start:
+            raise MalformedData("bytes lie between the last record and the zip directory")
+    except MalformedData as error:
+        message = str(error)
+        if not records and length > 9 and bytes(data.get(8, 9)) == b"{":
+            message = "it holds safetensors bytes, which torch's own DCP reader cannot load either"
+        faults.append(_fault(item, message))
+    payload = None
+    if not faults:
+        payload = _read_small(small, records, item, faults, tensor=tensor)
+    return ItemSeen(
+        item, tuple(records), payload, _torch_versions(small), tuple(faults), content_read=content
+    )
+
+
+def _read_small(
+    small: dict[str, bytes],
+    records: list[RecordSeen],
+    item: Item,
+    faults: list[Fault],
+    *,
+    tensor: bool,
+) -> Payload | None:
+    if not any(record.name == "data.pkl" for record in records):
+        faults.append(_fault(item, "it has no data.pkl"))
+        return None
+    if small.get("byteorder", b"little") not in (b"little", b"big"):
+        faults.append(_fault(item, f"its byte order reads {small['byteorder'][:16]!r}"))
+    damaged = any(
+        r.name == "data.pkl" and r.recorded and r.computed not in (r.crc, r.trailer_crc)
+        for r in records
+    )
+    if not tensor or damaged:  # a damaged pickle is reported by its CRC; what it says is noise
+        return None
+    try:
+        payload = parse_payload(small.get("data.pkl", b""))
+    except MalformedData as error:
+        faults.append(_fault(item, str(error)))
+        return None
+    return payload
+
+
+def _torch_versions(small: dict[str, bytes]) -> str:
+    """Tell from the set of records which torch releases write such an item."""
+    if ".format_version" in small:
+        return "2.7 or later"
+    return "2.1-2.6" if "byteorder" in small else "2.0"

@@ -1,0 +1,228 @@
+"""Decoding the small values of a checkpoint: ints, strings, schedules, RNG states.
+
+Nothing of the file is run. Numbers, strings and plain containers come back as themselves; tensors,
+arrays and objects of other classes as a ``Described`` that says what they are.
+"""
+
+from __future__ import annotations
+
+import datetime
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ckptctl.errors import MalformedData
+from ckptctl.formats import torchzip
+from ckptctl.formats.pickles import Function, Opaque, load
+from ckptctl.formats.tensorpickle import TABLE as TENSOR_TABLE
+from ckptctl.formats.tensorpickle import TensorRef, persistent_storage
+
+MAX_VALUE = 16 << 20
+"""Bytes of an item above which its value is not decoded for display."""
+
+_NUMBERS = {
+    "float64": "d",
+    "float32": "f",
+    "float16": "e",
+    "int64": "q",
+    "int32": "i",
+    "int16": "h",
+    "int8": "b",
+    "uint64": "Q",
+    "uint32": "I",
+    "uint16": "H",
+    "uint8": "B",
+    "bool": "?",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A value that is shown by what it is and not by what it holds."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        """The description between angle brackets."""
+        return f"<{self.text}>"
+
+
+def _encode(text: object, encoding: object = "latin1") -> object:
+    if isinstance(text, str) and encoding in ("latin1", "latin-1"):
+        return text.encode("latin1")
+    raise MalformedData("bytes are spelled in an encoding other than latin1")
+
+
+class _Array:
+    """A numpy array being rebuilt: its state is (version, shape, dtype, order, data)."""
+
+    __slots__ = ("text",)
+
+    def __init__(self) -> None:
+        self.text = "numpy array"
+
+    def __setstate__(self, state: object) -> None:
+        if isinstance(state, tuple) and len(state) >= 3:
+            dtype = state[2].text if isinstance(state[2], _Array) else "?"
+            shape = list(state[1]) if isinstance(state[1], tuple) else "?"
+            self.text = f"numpy array {dtype} {shape}"
+
+
+class _Dtype(_Array):
+    """A numpy dtype; its state adds byte order and fields, which do not matter for display."""
+
+    __slots__ = ()
+
+    def __init__(self, name: object = "?") -> None:
+        self.text = name if isinstance(name, str) else "?"
+
+    def __setstate__(self, state: object) -> None:
+        """Keep the name."""
+
+
+def _dtype(name: object = "?", *_: object) -> object:
+    return _Dtype(name)
+
+
+def _scalar(dtype: object = None, data: object = b"", *_: object) -> object:
+    code = dtype.text if isinstance(dtype, _Dtype) else ""
+    form = {"f8": "<d", "f4": "<f", "i8": "<q", "i4": "<i", "u8": "<Q", "u4": "<I", "b1": "<?"}
+    if isinstance(data, bytes) and code in form and len(data) == struct.calcsize(form[code]):
+        return struct.unpack(form[code], data)[0]
+    return Described(f"numpy scalar {code}")
+
+
+def _when(kind: Callable[..., object]) -> Function:
+    def build(*args: object) -> object:
+        for given in (args, args[:1]):  # the second argument is a time zone, not always readable
+            try:
+                return str(kind(*given))
+            except (TypeError, ValueError, OverflowError):
+                continue
+        return Described("time")
+
+    return Function(build)
+
+
+def _mapping(*args: object) -> object:
+    """Build what is a mapping apart from its class: OrderedDict, Counter, defaultdict."""
+    pairs = args[-1] if args else {}
+    if isinstance(pairs, dict):
+        return dict(pairs)
+    if isinstance(pairs, list):
+        return {pair[0]: pair[1] for pair in pairs if isinstance(pair, list | tuple)}
+    return {}
+
+
+_CALLS: dict[tuple[str, str], object] = {
+    **TENSOR_TABLE,
+    ("builtins", "set"): set,
+    ("builtins", "frozenset"): frozenset,
+    ("builtins", "list"): list,
+    ("builtins", "dict"): dict,
+    ("builtins", "tuple"): tuple,
+    ("builtins", "int"): int,
+    ("builtins", "float"): float,
+    ("builtins", "complex"): complex,
+    ("builtins", "bool"): bool,
+    ("builtins", "slice"): Function(lambda *_: Described("slice")),
+    ("builtins", "range"): Function(lambda *a: Described(f"range{a}")),
+    ("_codecs", "encode"): Function(_encode),
+    ("collections", "OrderedDict"): Function(_mapping),
+    ("collections", "defaultdict"): Function(_mapping),
+    ("collections", "Counter"): Function(_mapping),
+    ("collections", "deque"): Function(lambda items=(), *_: list(items)),
+    ("datetime", "datetime"): _when(datetime.datetime),
+    ("datetime", "date"): _when(datetime.date),
+    ("datetime", "timedelta"): _when(datetime.timedelta),
+    ("torch", "device"): Function(lambda *a: ":".join(map(str, a))),
+    ("_io", "BytesIO"): Function(lambda data=b"", *_: Described(f"stream of {len(data)} bytes")),
+    **{
+        (module, "_reconstruct"): Function(lambda *_: _Array())
+        for module in ("numpy.core.multiarray", "numpy._core.multiarray")
+    },
+    **{
+        (module, "scalar"): Function(_scalar)
+        for module in ("numpy.core.multiarray", "numpy._core.multiarray")
+    },
+    ("numpy", "dtype"): Function(_dtype),
+    ("numpy", "ndarray"): "ndarray",
+}
+
+
+def decode_item(data: bytes) -> object:
+    """Decode a whole item, tensor or object, from its bytes.
+
+    Raises ``MalformedData`` where it is damaged.
+    """
+
+    def read(start: int, stop: int) -> bytes:
+        return data[start:stop]
+
+    directory = torchzip.read_directory(read, len(data))
+    places: dict[str, tuple[int, int]] = {}
+    for head in directory.heads:
+        header = data[head.header : head.header + torchzip.LOCAL_SIZE + len(head.raw_name)]
+        if len(header) < torchzip.LOCAL_SIZE + len(head.raw_name):
+            raise MalformedData(f"record {head.name}: its local header is cut short")
+        start = torchzip.data_start(header, head)
+        places[head.name] = (start, start + head.size)
+    if "data.pkl" not in places:
+        raise MalformedData("it has no data.pkl")
+    value, _, _ = load(data[slice(*places["data.pkl"])], _CALLS, persistent=persistent_storage)
+    storages = {name: data[slice(*place)] for name, place in places.items()}
+    little = storages.get("byteorder", b"little") != b"big"
+    return _plain(value, storages, little=little, depth=0)
+
+
+def _plain(value: object, storages: dict[str, bytes], *, little: bool, depth: int) -> object:
+    if depth > 50:
+        return Described("nested too deeply to show")
+
+    def inner(one: object) -> object:
+        return _plain(one, storages, little=little, depth=depth + 1)
+
+    if isinstance(value, dict):
+        return {_key(inner(k)): inner(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [inner(one) for one in value]
+    if isinstance(value, tuple):
+        return tuple(inner(one) for one in value)
+    if isinstance(value, set | frozenset):
+        return {_key(inner(one)) for one in value}
+    if isinstance(value, TensorRef):
+        return _tensor(value, storages.get(f"data/{value.storage.key}", b""), little=little)
+    if isinstance(value, Opaque):
+        return Described(f"opaque {value.label()}")
+    if isinstance(value, type) and issubclass(value, Opaque):
+        return Described(f"class {value.label()}")
+    if isinstance(value, _Array):
+        return Described(value.text)
+    if isinstance(value, str | bytes | int | float | complex | bool | Described | None):
+        return value
+    return Described(type(value).__name__)
+
+
+def _key(value: object) -> object:
+    try:
+        hash(value)
+    except TypeError:
+        return Described("unhashable key")
+    return value
+
+
+def _tensor(ref: TensorRef, data: bytes, *, little: bool) -> object:
+    """Return the number in a 0-d tensor, and a description of any other."""
+    code = _NUMBERS.get(ref.dtype)
+    if ref.shape == () and not ref.flags:
+        if ref.dtype == "bfloat16":
+            raw = data[ref.offset * 2 : ref.offset * 2 + 2]
+            if len(raw) == 2:
+                raw = raw if little else raw[::-1]
+                return struct.unpack("<f", b"\0\0" + raw)[0]
+        elif code is not None:
+            width = struct.calcsize(code)
+            raw = data[ref.offset * width : (ref.offset + 1) * width]
+            if len(raw) == width:
+                return struct.unpack(("<" if little else ">") + code, raw)[0]
+    return Described(f"tensor {ref.dtype} {list(ref.shape)}")

@@ -1,0 +1,1 @@
+"""What a checkpoint is: plain Python, no input or output."""

@@ -1,0 +1,133 @@
+"""Answers: findings, how far a question could be asked, and the report that holds them all."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from ckptctl.model.geometry import Box
+
+
+class Severity(enum.IntEnum):
+    """How much a finding matters: a note never changes a verdict."""
+
+    NOTE = 1
+    WARNING = 2
+    ERROR = 3
+
+    @property
+    def word(self) -> str:
+        """The name in lower case, as people read it."""
+        return self.name.lower()
+
+
+class Stage(enum.IntEnum):
+    """The stages of verification, from cheap to dear."""
+
+    FILES = 1
+    METADATA = 2
+    ITEMS = 3
+    CONTENT = 4
+
+    @property
+    def word(self) -> str:
+        """The name in lower case, as people read it."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a finding is. ``start`` and ``stop`` are bytes in the file; paths are the checkpoint's."""
+
+    checkpoint: str = ""
+    file: str | None = None
+    rank: int | None = None
+    fqn: str | None = None
+    box: Box | None = None
+    start: int | None = None
+    stop: int | None = None
+
+    @property
+    def sort_key(self) -> tuple[str, str, int, str, int]:
+        """A total order for display."""
+        return (
+            self.checkpoint,
+            self.file or "",
+            -1 if self.start is None else self.start,
+            self.fqn or "",
+            -1 if self.rank is None else self.rank,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One answer: what was seen against what was expected, what is lost, what to do next."""
+
+    check: str
+    severity: Severity
+    message: str
+    where: Location = field(default_factory=Location)
+    loss: str = ""
+    remedy: str = ""
+
+    @property
+    def sort_key(self) -> tuple[object, ...]:
+        """Worst first, then by place."""
+        return (-self.severity, *self.where.sort_key, self.check, self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How far one stage could be asked: ``examined`` of ``total`` units, and why not the rest."""
+
+    stage: Stage
+    unit: str
+    examined: int = 0
+    total: int = 0
+    bytes_read: int = 0
+    gaps: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """True if nothing was left out."""
+        return self.examined == self.total and not self.gaps
+
+    def merge(self, other: Coverage) -> Coverage:
+        """Add up two coverages of one stage and unit."""
+        gaps: dict[str, int] = {}
+        for reason, count in (*self.gaps, *other.gaps):
+            gaps[reason] = gaps.get(reason, 0) + count
+        return replace(
+            self,
+            examined=self.examined + other.examined,
+            total=self.total + other.total,
+            bytes_read=self.bytes_read + other.bytes_read,
+            gaps=tuple(sorted(gaps.items())),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Findings and coverage; merging is associative and commutative, so work may run in any order."""
+
+    findings: tuple[Finding, ...] = ()
+    coverage: tuple[Coverage, ...] = ()
+
+    @classmethod
+    def of(cls, findings: Iterable[Finding] = (), coverage: Iterable[Coverage] = ()) -> Report:
+        """Build a report in canonical order."""
+        return cls().merge(cls(tuple(findings), tuple(coverage)))
+
+    def merge(self, other: Report) -> Report:
+        """Put two reports together."""
+        rows: dict[tuple[Stage, str], Coverage] = {}
+        for row in (*self.coverage, *other.coverage):
+            key = (row.stage, row.unit)
+            rows[key] = rows[key].merge(row) if key in rows else row
+        findings = sorted((*self.findings, *other.findings), key=lambda f: f.sort_key)
+        return Report(tuple(findings), tuple(row for _, row in sorted(rows.items())))
+
+    def worst(self) -> Severity | None:
+        """The highest severity found, or None."""
+        return max((f.severity for f in self.findings), default=None)

@@ -1,0 +1,66 @@
+"""What a reader saw of one item, before anybody judges it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ckptctl.model.checkpoint import Fault, Item
+from ckptctl.model.geometry import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A tensor as ``data.pkl`` describes it; ``storage_bytes`` is what the storage must hold.
+
+    ``kind`` is ``plain`` where ``dtype``, ``shape`` and ``stride`` (in elements) mean what they
+    say, and otherwise the name of the tensor class, whose layout this tool does not interpret.
+    """
+
+    kind: str = "plain"
+    dtype: str = ""
+    shape: Shape = ()
+    stride: Shape = ()
+    storage_offset: int = 0
+    storage_key: str = ""
+    storage_bytes: int = 0
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSeen:
+    """One record of an item's zip.
+
+    ``start`` counts bytes in the file (in the decoded item where it is compressed). ``crc`` is the
+    directory's copy, ``trailer_crc`` the one behind the data, ``computed`` what the bytes gave or
+    None where they were not read. A recorded CRC of 0 over data means that none was recorded.
+    """
+
+    name: str
+    start: int
+    size: int
+    crc: int
+    trailer_crc: int | None = None
+    computed: int | None = None
+
+    @property
+    def recorded(self) -> bool:
+        """True if the writer kept a CRC for these bytes."""
+        return bool(self.crc) or bool(self.trailer_crc) or self.size == 0
+
+
+@dataclass(frozen=True, slots=True)
+class ItemSeen:
+    """One item as its bytes are: records, the tensor they hold, and what did not fit.
+
+    ``unread`` says why the item could not be looked at; ``torch_versions`` is the range of torch
+    releases that write such a set of records.
+    """
+
+    item: Item
+    records: tuple[RecordSeen, ...] = ()
+    payload: Payload | None = None
+    torch_versions: str = ""
+    faults: tuple[Fault, ...] = ()
+    unread: str = ""
+    bytes_read: int = 0
+    content_read: bool = field(default=False)

@@ -1,0 +1,1 @@
+"""What ckptctl does: functions that return data and never print."""

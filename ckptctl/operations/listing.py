@@ -1,0 +1,162 @@
+"""``ckptctl list``: every checkpoint below a root, cheaply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping
+from dataclasses import dataclass
+
+from ckptctl.errors import NotFound, NothingThere, StorageError
+from ckptctl.formats import dcp
+from ckptctl.formats.dcp_summary import Summary, summarise
+from ckptctl.model.checkpoint import File, rank_of
+from ckptctl.model.state import State
+from ckptctl.operations.locate import Place, Pointer, find, pointers
+from ckptctl.storage import Store
+
+EXAMINE_LIMIT = 4 << 20
+"""Bytes of metadata above which a listing does not parse it unless told to."""
+
+_MANIFEST = "ckptctl.manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One checkpoint in a listing; ``size`` in bytes, ``modified`` in seconds since the epoch."""
+
+    path: str
+    step: int | None
+    epoch: int | None
+    state: State
+    format: str
+    ranks: int | None = None
+    files: int = 0
+    size: int = 0
+    modified: float | None = None
+    pointers: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All checkpoints of a root in numeric order, and pointers that name none of them."""
+
+    root: str
+    rows: tuple[Row, ...]
+    dangling: tuple[Pointer, ...] = ()
+
+
+def list_checkpoints(
+    store: Store,
+    *,
+    check: bool = False,
+    states: Iterable[State] = (),
+    limit: int | None = None,
+) -> Listing:
+    """List the checkpoints below a root, or the one given.
+
+    Sizes and metadata are looked at, payloads are not. With ``check`` also large metadata is
+    parsed. ``limit`` keeps the last so many. One that cannot be read is a row with its reason.
+    Raises ``NothingThere`` for a root that is not there or holds no checkpoint.
+    """
+    places = find(store)
+    if not places:
+        raise NothingThere(f"{store.url}: no checkpoint below this directory")
+    named = pointers(store, places)
+    wanted = frozenset(states)
+    if limit is not None and not wanted:
+        places = places[-limit:]
+    known: MutableMapping[object, Summary] = {}
+    rows = [_row(store, place, named, known, check=check) for place in places]
+    if wanted:
+        rows = [row for row in rows if row.state in wanted]
+        rows = rows[-limit:] if limit is not None else rows
+    dangling = tuple(pointer for pointer in named if pointer.target is None)
+    return Listing(store.url, tuple(rows), dangling)
+
+
+def _row(
+    store: Store,
+    place: Place,
+    named: list[Pointer],
+    known: MutableMapping[object, Summary],
+    *,
+    check: bool,
+) -> Row:
+    files: dict[str, File] = {}
+    state, reason, ranks = State.UNREADABLE, "", None
+    try:
+        files = _files(store, place)
+        state, reason, ranks = _state(store, place, files, known, check=check)
+    except StorageError as error:
+        reason = str(error)
+    times = [file.modified for file in files.values() if file.modified is not None]
+    return Row(
+        path=place.path or ".",
+        step=place.name.step,
+        epoch=place.name.epoch,
+        state=state,
+        format=place.format or "unknown",
+        ranks=ranks,
+        files=len(files),
+        size=sum(file.size for file in files.values()),
+        modified=max(times, default=None),
+        pointers=tuple(pointer.name for pointer in named if pointer.target == place.path),
+        reason=reason,
+    )
+
+
+def _files(store: Store, place: Place) -> dict[str, File]:
+    prefix = f"{place.path}/" if place.path else ""
+    if any(entry.kind == "directory" for entry in place.entries):
+        return dcp.list_files(store, place.path)
+    return {
+        entry.path.removeprefix(prefix): dcp.as_file(entry.path.removeprefix(prefix), entry)
+        for entry in place.entries
+    }
+
+
+def _state(
+    store: Store,
+    place: Place,
+    files: dict[str, File],
+    known: MutableMapping[object, Summary],
+    *,
+    check: bool,
+) -> tuple[State, str, int | None]:
+    if not place.readable:
+        if place.format:
+            return State.NOT_EXAMINED, f"{place.format} is not read by this release", None
+        if files:
+            return State.NOT_EXAMINED, "no format that this release reads", None
+        return State.INCOMPLETE, "the directory is empty", None
+    ranks = len({r for r in map(rank_of, filter(dcp.is_shard, files)) if r is not None})
+    staging = place.name.staging
+    sources = dcp.metadata_files(files)
+    if not sources:
+        return (State.STAGING if staging else State.INCOMPLETE), "no metadata", ranks
+    if sources == [dcp.LEFTOVER]:
+        return State.INCOMPLETE, "only .metadata.tmp: the save was not completed", ranks
+    if not check and sum(files[name].size for name in sources) > EXAMINE_LIMIT:
+        return State.NOT_EXAMINED, "large metadata; parsed with --check", ranks
+    for name in sources:
+        if not files[name].is_file:
+            return State.UNREADABLE, f"{name} is not a file", ranks
+        try:
+            with store.open(f"{place.path}/{name}" if place.path else name) as reader:
+                summary = summarise(reader.read(0, reader.size), name, known)
+        except NotFound:
+            return State.INCOMPLETE, f"{name} vanished while it was read", ranks
+        if summary.problem:
+            return State.UNREADABLE, f"{name}: {summary.problem}", ranks
+        for path, length in summary.lengths.items():
+            file = files.get(path)
+            if file is None or not file.is_file:
+                return State.INCOMPLETE, f"{path} is not there", ranks
+            if file.size != length:
+                reason = f"{path} has {file.size} of {length} bytes"
+                return State.INCOMPLETE, reason, ranks
+    if staging:
+        return State.STAGING, "whole inside, under a temporary name", ranks
+    if _MANIFEST in files:
+        return State.COMMITTED, "", ranks
+    return State.COMPLETE, "", ranks

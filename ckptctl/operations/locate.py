@@ -1,0 +1,181 @@
+"""Finding checkpoints below a root, and the pointers that name them."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ckptctl.errors import NotFound, NothingThere, StorageError
+from ckptctl.formats import dcp
+from ckptctl.model.naming import CheckpointName, parse_name
+from ckptctl.storage import Entry, Store
+
+DEPTH = 4
+"""Levels of directories below a root in which checkpoints are looked for."""
+
+_POINTER_FILES = (
+    "latest",
+    "latest_checkpointed_iteration.txt",
+    "latest_committed",
+    "latest_universal",
+    "last_checkpoint",
+)
+_POINTER_LIMIT = 4096
+_OTHER_FORMATS = (
+    ("safetensors", re.compile(r".*\.safetensors(\.index\.json)?")),
+    ("deepspeed", re.compile(r".*(model|optim)_states\.pt")),
+    ("orbax", re.compile(r"_CHECKPOINT_METADATA|manifest\.ocdbt")),
+    ("torchsnapshot", re.compile(r"\.snapshot_metadata")),
+    ("torch", re.compile(r".*\.(pt|pth|ckpt|bin)")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a checkpoint is: its path below the root and what its directory holds.
+
+    ``format`` is empty where no known layout was recognised.
+    """
+
+    path: str
+    name: CheckpointName
+    entries: tuple[Entry, ...]
+    format: str = ""
+
+    @property
+    def readable(self) -> bool:
+        """True if this release reads the format."""
+        return self.format == dcp.NAME
+
+    @property
+    def order(self) -> tuple[bool, int, int, str]:
+        """Numeric step order; what has no step comes first, never by text or time."""
+        number = self.name.step if self.name.step is not None else self.name.epoch
+        return (number is not None, number or 0, self.name.epoch or 0, self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A name that trainers leave for the newest checkpoint; ``target`` is its path if it is there."""
+
+    name: str
+    text: str
+    target: str | None = None
+
+
+def find(store: Store) -> list[Place]:
+    """Find every checkpoint below the store's root, in numeric order of their steps.
+
+    The root itself may be one. A directory that is named like a checkpoint but holds none of a
+    known format is listed too: it may be what is left of one.
+    Raises ``NothingThere`` if the root does not exist, ``StorageError`` if it cannot be listed.
+    """
+    try:
+        entries = store.entries()
+    except NotFound:
+        raise NothingThere(f"{store.url}: no such directory") from None
+    found = list(_find(store, "", entries, DEPTH, _name_of_root(store)))
+    return sorted(found, key=lambda place: place.order)
+
+
+def _name_of_root(store: Store) -> CheckpointName:
+    url = store.url.rstrip("/")
+    if "://" not in url:
+        url = posixpath.abspath(url)
+    return parse_name(posixpath.basename(url))
+
+
+def _find(
+    store: Store, path: str, entries: list[Entry], depth: int, name: CheckpointName
+) -> Iterator[Place]:
+    names = [entry.name for entry in entries]
+    if dcp.detect(names):
+        yield Place(path, name, tuple(entries), dcp.NAME)
+        return
+    below: list[Place] = []
+    for entry in entries:
+        if entry.kind != "directory" or entry.target is not None or depth == 0:
+            continue
+        if entry.name.startswith(("ckptctl.", ".git")):
+            continue
+        own = parse_name(entry.name)
+        if name.recognised and own.step is None:
+            # parts of one checkpoint (an optimizer's directory, a model's) belong to its step
+            own = CheckpointName(own.text, name.step, name.epoch, name.staging or own.staging)
+        try:
+            inside = store.entries(entry.path)
+        except NotFound:
+            continue
+        except StorageError:
+            below.append(Place(entry.path, own, ()))
+            continue
+        below.extend(_find(store, entry.path, inside, depth - 1, own))
+    other = _other_format(names)
+    own_text = path.rpartition("/")[2] if path else name.text
+    remains = parse_name(own_text).recognised and bool(other or not own_text.isdigit())
+    if any(place.readable for place in below) or not remains:
+        yield from below
+    else:
+        yield Place(path, name, tuple(entries), other)
+
+
+def _other_format(names: list[str]) -> str:
+    for format_name, pattern in _OTHER_FORMATS:
+        if any(pattern.fullmatch(name) for name in names):
+            return format_name
+    return ""
+
+
+def open_place(store: Store, place_or_root: str = "") -> Place:
+    """Return the one checkpoint at a path; raises ``NothingThere`` where there is none."""
+    try:
+        entries = store.entries(place_or_root)
+    except NotFound:
+        raise NothingThere(f"{store.url}: no such directory") from None
+    name = _name_of_root(store)
+    if dcp.detect(entry.name for entry in entries):
+        return Place(place_or_root, name, tuple(entries), dcp.NAME)
+    raise NothingThere(
+        f"{store.url}: no checkpoint here; `ckptctl list {store.url}` shows what lies below"
+    )
+
+
+def pointers(store: Store, places: list[Place]) -> list[Pointer]:
+    """Read the pointers that trainers leave in a root: small text files and symbolic links."""
+    found: list[Pointer] = []
+    paths = {place.path for place in places}
+    steps: Mapping[int, str] = {
+        place.name.step: place.path
+        for place in places
+        if place.name.step is not None and not place.name.staging and "/" not in place.path
+    }
+    try:
+        entries = store.entries()
+    except StorageError:
+        return []
+    for entry in entries:
+        if entry.target is not None:
+            text = entry.target
+            relative = posixpath.normpath(text).rstrip("/")
+            target = relative if relative in paths else None
+            if entry.kind == "directory" and target is None:
+                target = next((p for p in paths if p and p == posixpath.basename(relative)), None)
+            found.append(Pointer(entry.name, text, target))
+        elif entry.kind == "file" and entry.name in _POINTER_FILES:
+            text = _text(store, entry)
+            target = text if text in paths else None
+            if target is None and text.isdigit() and len(text) < 19:
+                target = steps.get(int(text))
+            found.append(Pointer(entry.name, text, target))
+    return found
+
+
+def _text(store: Store, entry: Entry) -> str:
+    try:
+        with store.open(entry.path) as reader:
+            data = reader.read(0, min(reader.size, _POINTER_LIMIT))
+    except StorageError:
+        return ""
+    return data.decode("utf-8", "replace").strip()

@@ -1,0 +1,162 @@
+"""The work of a verification: which items one worker reads, and a tally of what was looked at."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from ckptctl.checks import Context
+from ckptctl.model.checkpoint import Item
+from ckptctl.model.finding import Coverage, Severity, Stage
+from ckptctl.model.observation import ItemSeen
+
+_UNIT = 64 << 20
+_NO_CRC = "no CRC recorded"
+UNFINISHED_PREFIX = "could not be read: "
+"""How the reason of a gap begins that makes a verification unfinished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How far to look.
+
+    ``quick`` stops before payload bytes; ``sample`` reads that share of the items' contents,
+    ``part`` the k-th of n equal shares. ``select`` and ``ignore`` hold check ids.
+    """
+
+    quick: bool = False
+    sample: float | None = None
+    part: tuple[int, int] | None = None
+    workers: int = field(default_factory=lambda: min(8, os.cpu_count() or 1))
+    select: frozenset[str] = frozenset()
+    ignore: frozenset[str] = frozenset()
+    fail_on: Severity = Severity.ERROR
+
+    def with_workers(self, workers: int) -> Options:
+        """Return the same options with another number of threads."""
+        return replace(self, workers=workers)
+
+    def asks(self, check: str) -> bool:
+        """Tell whether a check is to be asked."""
+        return check not in self.ignore and (not self.select or check in self.select)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Neighbouring items of one file, looked at by one worker."""
+
+    path: str
+    items: tuple[Item, ...]
+    content: bool
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the items."""
+        return sum(item.length for item in self.items) if self.content else 0
+
+
+def units_of(context: Context, options: Options) -> list[Unit]:
+    """Cut the items that lie inside their files into units of work."""
+    units: list[Unit] = []
+    chosen = _chooser(context, options)
+    for path, size in context.present.items():
+        run: list[Item] = []
+        run_content = False
+        run_bytes = 0
+        for index in context.layouts[path].indices:
+            item = context.checkpoint.items[index]
+            if item.end > size:
+                continue
+            content = chosen(index)
+            if run and (content != run_content or run_bytes >= _UNIT):
+                units.append(Unit(path, tuple(run), run_content))
+                run, run_bytes = [], 0
+            run.append(item)
+            run_content, run_bytes = content, run_bytes + item.length
+        if run:
+            units.append(Unit(path, tuple(run), run_content))
+    return units
+
+
+def _chooser(context: Context, options: Options) -> Callable[[int], bool]:
+    """Return what decides for each item, by its number, whether its content is read."""
+    if options.sample is None and options.part is None:
+        return lambda _: not options.quick
+    order = [i for path in sorted(context.layouts) for i in context.layouts[path].indices]
+    picked: set[int] = set()
+    if options.sample is not None and order:
+        count = max(1, round(options.sample * len(order)))
+        picked.update(random.sample(order, min(count, len(order))))
+    elif options.part is not None:
+        number, parts = options.part
+        lengths = context.checkpoint.items.lengths
+        total, position = sum(lengths[i] for i in order), 0
+        low, high = total * (number - 1) // parts, total * number // parts
+        for index in order:
+            if low <= position < high:
+                picked.add(index)
+            position += lengths[index]
+    return picked.__contains__
+
+
+class Tally:
+    """Counts what was looked at in one unit."""
+
+    def __init__(self, unit: Unit, options: Options) -> None:
+        self._unit, self._options = unit, options
+        self._items = self._records = self._checked = self._bytes = 0
+        self._item_gaps: dict[str, int] = {}
+        self._content_gaps: dict[str, int] = {}
+
+    def add(self, seen: ItemSeen) -> None:
+        """Count one item."""
+        self._bytes += seen.bytes_read
+        if seen.unread:
+            prefix = "" if "--quick" in seen.unread else UNFINISHED_PREFIX
+            _count(self._item_gaps, prefix + seen.unread)
+            return
+        self._items += 1
+        if seen.payload is not None and seen.payload.kind != "plain":
+            _count(self._item_gaps, f"layout of {seen.payload.kind} is not interpreted")
+        for record in seen.records:
+            self._records += 1
+            if not record.recorded:
+                _count(self._content_gaps, _NO_CRC)
+            elif record.computed is not None:
+                self._checked += 1
+            else:
+                _count(self._content_gaps, _left_out(self._options))
+
+    def coverage(self, problem: str) -> list[Coverage]:
+        """Return the rows of both stages."""
+        total = len(self._unit.items)
+        missing = (
+            total
+            - self._items
+            - sum(n for reason, n in self._item_gaps.items() if not reason.startswith("layout of"))
+        )
+        if missing and problem:
+            _count(self._item_gaps, UNFINISHED_PREFIX + problem, missing)
+        return [
+            Coverage(Stage.ITEMS, "items", self._items, total, gaps=tuple(self._item_gaps.items())),
+            Coverage(
+                Stage.CONTENT,
+                "records",
+                self._checked,
+                self._records,
+                self._bytes,
+                tuple(self._content_gaps.items()),
+            ),
+        ]
+
+
+def _left_out(options: Options) -> str:
+    if options.quick:
+        return "left out by --quick"
+    return "outside the sample" if options.sample is not None else "outside the part"
+
+
+def _count(gaps: dict[str, int], reason: str, number: int = 1) -> None:
+    gaps[reason] = gaps.get(reason, 0) + number

@@ -1,0 +1,87 @@
+"""The contract of every store: fresh listings and exact reads below one root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a listing; ``path`` is relative to the store's root, with ``/`` between parts.
+
+    ``kind`` is ``file``, ``directory`` or ``other`` (sockets, devices, dangling links). A link is
+    described as what it points to; ``target`` keeps the link's own text. ``modified`` is in
+    seconds since the epoch, None where the store does not tell.
+    """
+
+    path: str
+    kind: str
+    size: int = 0
+    modified: float | None = None
+    target: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+
+class Reader(Protocol):
+    """One open object; reads are exact and may come from several threads at once."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in the object when it was opened."""
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return exactly the bytes ``[start, stop)``, or raise ``ShortRead``."""
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        """Fill the buffer with the bytes from ``start`` on, or raise ``ShortRead``."""
+
+    def close(self) -> None:
+        """Let go of the object."""
+
+    def __enter__(self) -> Reader:
+        """Use as a context manager."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+
+
+class Store(Protocol):
+    """A tree of named bytes below one root.
+
+    Paths are relative to the root, use ``/`` and never leave it. Every listing is fresh: nothing
+    is remembered between calls. Failures are ``NotFound`` or another ``StorageError``.
+    """
+
+    @property
+    def url(self) -> str:
+        """The root as a user would type it."""
+
+    def entries(self, path: str = "") -> list[Entry]:
+        """Return the direct children of a directory, in name order."""
+
+    def stat(self, path: str = "") -> Entry:
+        """Describe one object, or raise ``NotFound``."""
+
+    def open(self, path: str) -> Reader:
+        """Open one object for exact reads, or raise ``NotFound``."""
+
+
+def walk(store: Store, path: str = "", *, depth: int = 8) -> Iterator[Entry]:
+    """Yield everything below ``path`` that is not a directory, down to ``depth`` levels."""
+    for entry in store.entries(path):
+        if entry.kind == "directory" and depth > 0:
+            yield from walk(store, entry.path, depth=depth - 1)
+        elif entry.kind != "directory":
+            yield entry

@@ -1,0 +1,31 @@
+"""From what a user types to a store."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ckptctl.storage.posix import PosixStore
+
+if TYPE_CHECKING:
+    from ckptctl.storage.base import Store
+
+_URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://|^[A-Za-z][A-Za-z0-9+.-]*::")
+
+
+def open_store(location: str | os.PathLike[str]) -> Store:
+    """Open a path or URL for reading; nothing is contacted that the scheme does not need.
+
+    Plain paths and ``file://`` are the POSIX store; every other scheme goes through fsspec, which
+    is imported only then.
+    """
+    text = os.fspath(location)
+    match = _URL.match(text)
+    if match is None:
+        return PosixStore(text)
+    if match[1] in ("file", "local"):
+        return PosixStore(text[match.end() :])
+    from ckptctl.storage.object import ObjectStore
+
+    return ObjectStore(text)
