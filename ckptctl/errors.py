@@ -45,3 +45,25 @@ class MalformedData(CkptctlError):
 
 class UnsafeData(MalformedData):
     """Bytes that ask for code to be run or for memory without bound."""
+
+
+class Refused(CkptctlError):
+    """A precondition did not hold; nothing was changed."""
+
+    exit_code = 5
+
+
+class Conflict(Refused):
+    """Somebody else was first."""
+
+
+class OutcomeUnknown(CkptctlError):
+    """Something was sent and its answer never came: it may or may not have happened."""
+
+    exit_code = 6
+
+
+class Findings(CkptctlError):
+    """Something is wrong with the checkpoint, so what was asked was not done."""
+
+    exit_code = 10

@@ -1,6 +1,15 @@
 """What can be wrong with a checkpoint: each check is one question with an id of its own."""
 
 from ckptctl.checks.base import Check, Context, Hit
-from ckptctl.checks.registry import CHECKS, ITEM_CHECKS, STRUCTURE_CHECKS, by_id
+from ckptctl.checks.registry import CHECKS, DIGEST_CHECKS, ITEM_CHECKS, STRUCTURE_CHECKS, by_id
 
-__all__ = ["CHECKS", "ITEM_CHECKS", "STRUCTURE_CHECKS", "Check", "Context", "Hit", "by_id"]
+__all__ = [
+    "CHECKS",
+    "DIGEST_CHECKS",
+    "ITEM_CHECKS",
+    "STRUCTURE_CHECKS",
+    "Check",
+    "Context",
+    "Hit",
+    "by_id",
+]

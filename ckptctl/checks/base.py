@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, TypeVar
 
-from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item, TensorEntry
+from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Fault, Item, TensorEntry
 from ckptctl.model.finding import Finding, Location, Severity, Stage
 from ckptctl.model.geometry import Tiling, tile
 from ckptctl.model.loss import describe_loss
+from ckptctl.model.seal import Seal
 
 Subject = TypeVar("Subject")
 
@@ -62,9 +63,11 @@ class FileLayout:
 class Context:
     """A checkpoint with what several checks derive from it, computed once."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        """Derive nothing yet."""
+    def __init__(self, checkpoint: Checkpoint, seal: Seal | None = None) -> None:
+        """Derive nothing yet; ``seal`` holds what ckptctl's own records say."""
         self.checkpoint = checkpoint
+        self.seal = seal or Seal()
+        self.content_faults: list[Fault] = []
         self.boxes = BoxIndex(checkpoint)
         self._tilings: dict[str, Tiling] = {}
 

@@ -9,20 +9,26 @@ from typing import Annotated
 import typer
 
 from ckptctl import __version__
+from ckptctl.cli.history import history_command
 from ckptctl.cli.list import list_command
+from ckptctl.cli.mark import quarantine_command, release_command
+from ckptctl.cli.prune import prune_command
+from ckptctl.cli.publish import commit_command, promote_command
+from ckptctl.cli.resolve import resolve_command
 from ckptctl.cli.show import show_command
 from ckptctl.cli.text import safe
 from ckptctl.cli.verify import verify_command
 from ckptctl.errors import CkptctlError
 
-_HELP = """Inspect and verify the checkpoints of distributed training.
+_HELP = """Inspect, verify and publish the checkpoints of distributed training.
 
 Paths are directories or URLs (s3://, gs://, az://, hf://, http://, memory://). Nothing in a
 checkpoint is ever executed, and torch is not needed.
 """
 _EXIT_CODES = (
     "Exit codes: 0 done, nothing wrong; 2 usage; 3 nothing there; 4 storage failed or something "
-    "could not be checked; 10 findings; 130 interrupted; 1 ckptctl itself failed."
+    "could not be checked; 5 refused, nothing changed; 6 outcome unknown; 10 findings; 130 "
+    "interrupted; 1 ckptctl itself failed."
 )
 
 app = typer.Typer(
@@ -33,9 +39,19 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"auto_envvar_prefix": "CKPTCTL", "help_option_names": ["-h", "--help"]},
 )
-app.command("list")(list_command)
-app.command("show")(show_command)
-app.command("verify")(verify_command)
+for _name, _command in (
+    ("list", list_command),
+    ("show", show_command),
+    ("verify", verify_command),
+    ("resolve", resolve_command),
+    ("commit", commit_command),
+    ("promote", promote_command),
+    ("quarantine", quarantine_command),
+    ("release", release_command),
+    ("history", history_command),
+    ("prune", prune_command),
+):
+    app.command(_name)(_command)
 
 
 def _print_version(wanted: bool) -> None:

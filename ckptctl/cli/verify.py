@@ -12,10 +12,10 @@ from ckptctl.checks import by_id
 from ckptctl.cli.bar import progress
 from ckptctl.cli.machine import to_json
 from ckptctl.cli.text import Screen, plural, ranks, safe, size
-from ckptctl.errors import CkptctlError, NothingThere, UsageError
+from ckptctl.errors import CkptctlError, UsageError
 from ckptctl.model.finding import Coverage, Finding, Severity, Stage
 from ckptctl.model.geometry import Box
-from ckptctl.operations.locate import find
+from ckptctl.operations.locate import locate
 from ckptctl.operations.verify import Verdict, Verification, verify
 from ckptctl.operations.work import Options
 from ckptctl.storage import open_store
@@ -53,6 +53,12 @@ def verify_command(
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="CHECK", help="Leave this check out; repeatable.")
     ] = None,
+    require: Annotated[
+        str | None,
+        typer.Option(
+            metavar="manifest", help="Accept only committed checkpoints: a gate's setting."
+        ),
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print nothing where nothing is wrong.")
     ] = False,
@@ -63,16 +69,13 @@ def verify_command(
     Content is proven by the CRC-32 that torch stores with every record and never reads itself.
     Each byte is read once. What could not be checked is said, and never counts as good.
     """
-    options = _options(quick, sample, part, workers, fail_on, select, ignore)
+    options = _options(quick, sample, part, workers, fail_on, select, ignore, require)
     screen = Screen(sys.stdout)
     results: list[Verification] = []
     failures: list[CkptctlError] = []
     for path in dict.fromkeys(paths):
         try:
-            store = open_store(path)
-            places = find(store)
-            if not places:
-                raise NothingThere(f"{path}: no checkpoint here or below")
+            store, places = locate(path, open_store)
         except CkptctlError as error:
             failures.append(error)
             continue
@@ -105,6 +108,7 @@ def _options(
     fail_on: str,
     select: list[str] | None,
     ignore: list[str] | None,
+    require: str | None,
 ) -> Options:
     if sum((quick, sample is not None, part is not None)) > 1:
         raise UsageError("choose one of --quick, --sample and --part")
@@ -114,6 +118,8 @@ def _options(
             raise UsageError(
                 f"there is no check {name!r}; the checks are {', '.join(sorted(known))}"
             )
+    if require not in (None, "manifest"):
+        raise UsageError(f"--require takes manifest, not {require!r}")
     if fail_on not in ("warning", "error"):
         raise UsageError(f"--fail-on takes warning or error, not {fail_on!r}")
     options = Options(
@@ -123,6 +129,7 @@ def _options(
         select=frozenset(select or ()),
         ignore=frozenset(ignore or ()),
         fail_on=Severity[fail_on.upper()],
+        require_manifest=require is not None,
     )
     return options if workers is None else options.with_workers(workers)
 
@@ -248,6 +255,10 @@ def _verdict(result: Verification, options: Options, screen: Screen, name: str) 
         text += f" ({', '.join(counts)})"
     if result.verdict is Verdict.UNVERIFIED:
         text += "; identity unverified (no manifest)"
+    else:
+        step = "" if result.step is None else f" of step {result.step}"
+        run = "" if result.run_id is None else f" of run {safe(result.run_id)}"
+        text += f"; committed{step}{run}"
     return screen.paint(text, "green", "bold")
 
 
@@ -258,7 +269,7 @@ def _extent(result: Verification, options: Options) -> str:
     if options.quick:
         return "structure whole, content not read"
     if examined == total:
-        return "whole, content checked by CRC"
+        return "whole, content checked by " + ("digest" if result.manifest else "CRC")
     if examined == 0:
         return "structure whole, content not checkable"
     return f"structure whole, content of {examined:,} of {total:,} records checked"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from ckptctl.errors import MalformedData
 from ckptctl.formats import torchzip, transforms
@@ -32,6 +32,10 @@ _SMALL_RECORD = 1 << 20
 _OBJECT_LIMIT = 1 << 30
 
 parse_payload = lru_cache(maxsize=4096)(parse_tensor)
+
+
+Sink: TypeAlias = Callable[[bytes | memoryview], object]
+"""Takes bytes as they are read, in the order of the file."""
 
 
 class ItemBytes(Protocol):
@@ -99,9 +103,9 @@ class _Sparse:
 class _Stream:
     """A large item read forwards through one buffer, after its tail."""
 
-    def __init__(self, reader: Reader, item: Item, buffer: memoryview) -> None:
+    def __init__(self, reader: Reader, item: Item, buffer: memoryview, sink: Sink | None) -> None:
         self._reader, self._base = reader, item.offset
-        self._buffer = buffer
+        self._buffer, self._sink = buffer, sink
         self._start = self._stop = 0  # what the buffer holds
         self._tail_start = item.length - min(_TAIL, item.length)
         self._tail = reader.read(item.offset + self._tail_start, item.end)
@@ -114,29 +118,37 @@ class _Stream:
             self.bytes_read += len(more)
             self._tail, self._tail_start = more + self._tail, start
 
-    def _fill(self, start: int) -> None:
-        stop = min(start + len(self._buffer), self._tail_start)
-        kept = self._buffer[start - self._start : self._stop - self._start]
-        if not self._start <= start <= self._stop:
-            kept = kept[:0]
-        count = len(kept)
-        self._buffer[:count] = bytes(kept)
-        self._reader.read_into(self._base + start + count, self._buffer[count : stop - start])
-        self.bytes_read += stop - start - count
-        self._start, self._stop = start, stop
+    def _advance(self) -> None:
+        """Replace the buffer by the bytes that follow it."""
+        self._start = self._stop
+        self._stop = min(self._start + len(self._buffer), self._tail_start)
+        block = self._buffer[: self._stop - self._start]
+        self._reader.read_into(self._base + self._start, block)
+        self.bytes_read += len(block)
+        if self._sink is not None:
+            self._sink(block)
 
     def get(self, start: int, stop: int) -> bytes:
+        if start < self._start:  # only to explain a fault: nothing good goes backwards
+            return self._reader.read(self._base + start, self._base + stop)
         return b"".join(self.pieces(start, stop))
 
     def pieces(self, start: int, stop: int) -> Iterator[bytes | memoryview]:
         while start < stop and start < self._tail_start:
-            if not self._start <= start < self._stop:
-                self._fill(start)
+            while start >= self._stop:
+                self._advance()
             end = min(stop, self._stop)
             yield self._buffer[start - self._start : end - self._start]
             start = end
         if start < stop:
             yield self._tail[start - self._tail_start : stop - self._tail_start]
+
+    def finish(self) -> None:
+        """Hand over what nobody asked for, so that the sink sees every byte in order."""
+        if self._sink is not None:
+            while self._stop < self._tail_start:
+                self._advance()
+            self._sink(self._tail)
 
 
 def runs(items: Sequence[Item], *, content: bool) -> Iterator[list[Item]]:
@@ -165,11 +177,13 @@ def scan_items(
     content: bool,
     is_tensor: Callable[[str], bool],
     expected_bytes: Callable[[Item], int | None],
+    sink: Sink | None = None,
 ) -> Iterator[ItemSeen]:
     """Look at items of one file that lie inside it, given in the order of their bytes.
 
     With ``content`` every byte is read and each record's CRC computed; without it only headers,
     directories and ``data.pkl``. ``expected_bytes`` bounds what a compressed item may decode to.
+    With ``content``, ``sink`` is given all bytes of the items in the order of the file.
     """
     buffer: memoryview | None = None
 
@@ -186,13 +200,17 @@ def scan_items(
         first = run[0]
         if len(run) > 1 or first.length <= (RUN if content else _QUICK_ITEM):
             data = memoryview(reader.read(first.offset, run[-1].end))
+            if sink is not None:
+                sink(data)
             for item in run:
                 view = data[item.offset - first.offset : item.end - first.offset]
                 yield replace(see(_Whole(view), item), bytes_read=item.length)
         elif content:
             buffer = memoryview(bytearray(RUN)) if buffer is None else buffer
-            stream = _Stream(reader, first, buffer)
-            yield replace(see(stream, first), bytes_read=stream.bytes_read)
+            stream = _Stream(reader, first, buffer, sink)
+            seen = see(stream, first)
+            stream.finish()
+            yield replace(seen, bytes_read=stream.bytes_read)
         else:
             sparse = _Sparse(reader, first)
             yield replace(see(sparse, first), bytes_read=sparse.bytes_read)

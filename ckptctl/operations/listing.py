@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 
-from ckptctl.errors import NotFound, NothingThere, StorageError
+from ckptctl.commit import read_manifest, read_pointer, read_quarantine
+from ckptctl.errors import MalformedData, NotFound, NothingThere, StorageError
 from ckptctl.formats import dcp
 from ckptctl.formats.dcp_summary import Summary, summarise
 from ckptctl.model.checkpoint import File, rank_of
+from ckptctl.model.records import LATEST, MANIFEST, QUARANTINE
 from ckptctl.model.state import State
 from ckptctl.operations.locate import Place, Pointer, find, pointers
 from ckptctl.storage import Store
 
 EXAMINE_LIMIT = 4 << 20
 """Bytes of metadata above which a listing does not parse it unless told to."""
-
-_MANIFEST = "ckptctl.manifest.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def list_checkpoints(
     parsed. ``limit`` keeps the last so many. One that cannot be read is a row with its reason.
     Raises ``NothingThere`` for a root that is not there or holds no checkpoint.
     """
-    places = find(store)
+    places = find_all = find(store)
     if not places:
         raise NothingThere(f"{store.url}: no checkpoint below this directory")
     named = pointers(store, places)
@@ -66,11 +66,15 @@ def list_checkpoints(
     if limit is not None and not wanted:
         places = places[-limit:]
     known: MutableMapping[object, Summary] = {}
-    rows = [_row(store, place, named, known, check=check) for place in places]
+    revision = read_pointer(store).revision
+    promoted = revision.target if revision is not None else None
+    rows = [_row(store, place, named, promoted, known, check=check) for place in places]
     if wanted:
         rows = [row for row in rows if row.state in wanted]
         rows = rows[-limit:] if limit is not None else rows
     dangling = tuple(pointer for pointer in named if pointer.target is None)
+    if promoted is not None and all(place.path != promoted for place in find_all):
+        dangling = (Pointer(LATEST, promoted), *(one for one in dangling if one.name != LATEST))
     return Listing(store.url, tuple(rows), dangling)
 
 
@@ -78,6 +82,7 @@ def _row(
     store: Store,
     place: Place,
     named: list[Pointer],
+    promoted: str | None,
     known: MutableMapping[object, Summary],
     *,
     check: bool,
@@ -89,6 +94,10 @@ def _row(
         state, reason, ranks = _state(store, place, files, known, check=check)
     except StorageError as error:
         reason = str(error)
+    names = [pointer.name for pointer in named if pointer.target == place.path]
+    if promoted == place.path:
+        names = [LATEST, *(name for name in names if name != LATEST)]
+        state = State.PROMOTED if state is State.COMMITTED else state
     times = [file.modified for file in files.values() if file.modified is not None]
     return Row(
         path=place.path or ".",
@@ -100,9 +109,17 @@ def _row(
         files=len(files),
         size=sum(file.size for file in files.values()),
         modified=max(times, default=None),
-        pointers=tuple(pointer.name for pointer in named if pointer.target == place.path),
+        pointers=tuple(names),
         reason=reason,
     )
+
+
+def state_of(store: Store, place: Place) -> tuple[State, str, int | None]:
+    """Tell the state of one checkpoint, why, and how many ranks wrote it."""
+    try:
+        return _state(store, place, _files(store, place), {}, check=True)
+    except StorageError as error:
+        return State.UNREADABLE, str(error), None
 
 
 def _files(store: Store, place: Place) -> dict[str, File]:
@@ -123,13 +140,16 @@ def _state(
     *,
     check: bool,
 ) -> tuple[State, str, int | None]:
+    sealed = _sealed_state(store, place, files)
+    if sealed is not None:
+        return *sealed, _ranks(files)
     if not place.readable:
         if place.format:
             return State.NOT_EXAMINED, f"{place.format} is not read by this release", None
         if files:
             return State.NOT_EXAMINED, "no format that this release reads", None
         return State.INCOMPLETE, "the directory is empty", None
-    ranks = len({r for r in map(rank_of, filter(dcp.is_shard, files)) if r is not None})
+    ranks = _ranks(files)
     staging = place.name.staging
     sources = dcp.metadata_files(files)
     if not sources:
@@ -157,6 +177,35 @@ def _state(
                 return State.INCOMPLETE, reason, ranks
     if staging:
         return State.STAGING, "whole inside, under a temporary name", ranks
-    if _MANIFEST in files:
-        return State.COMMITTED, "", ranks
     return State.COMPLETE, "", ranks
+
+
+def _ranks(files: Iterable[str]) -> int:
+    return len({rank for rank in map(rank_of, filter(dcp.is_shard, files)) if rank is not None})
+
+
+def _sealed_state(
+    store: Store, place: Place, files: Mapping[str, File]
+) -> tuple[State, str] | None:
+    """Tell the state by ckptctl's own records, or None where there are none."""
+    if any(path.startswith(f"{QUARANTINE}/") for path in files):
+        try:
+            record = read_quarantine(store, place.path)
+        except MalformedData as error:
+            return State.QUARANTINED, f"its newest quarantine record cannot be read: {error}"
+        if record is not None and record.quarantined:
+            return State.QUARANTINED, f"by {record.actor} at {record.time}: {record.reason}"
+    if MANIFEST not in files:
+        return None
+    try:
+        manifest = read_manifest(store, place.path)
+    except MalformedData as error:
+        return State.UNREADABLE, str(error)
+    for promised in manifest.files if manifest else ():
+        file = files.get(promised.path)
+        if file is None:
+            return State.INCOMPLETE, f"committed, but {promised.path} is not there"
+        if file.size != promised.size:
+            reason = f"committed, but {promised.path} has {file.size} of {promised.size} bytes"
+            return State.INCOMPLETE, reason
+    return State.COMMITTED, ""

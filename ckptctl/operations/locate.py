@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from ckptctl.errors import NotFound, NothingThere, StorageError
 from ckptctl.formats import dcp
@@ -128,18 +129,51 @@ def _other_format(names: list[str]) -> str:
     return ""
 
 
-def open_place(store: Store, place_or_root: str = "") -> Place:
-    """Return the one checkpoint at a path; raises ``NothingThere`` where there is none."""
+def open_place(store: Store) -> Place:
+    """Return the one checkpoint that a store's root is; ``NothingThere`` where it is none."""
     try:
-        entries = store.entries(place_or_root)
+        entries = store.entries()
     except NotFound:
         raise NothingThere(f"{store.url}: no such directory") from None
-    name = _name_of_root(store)
     if dcp.detect(entry.name for entry in entries):
-        return Place(place_or_root, name, tuple(entries), dcp.NAME)
+        return Place("", _name_of_root(store), tuple(entries), dcp.NAME)
     raise NothingThere(
         f"{store.url}: no checkpoint here; `ckptctl list {store.url}` shows what lies below"
     )
+
+
+AnyStore = TypeVar("AnyStore", bound=Store)
+
+
+def locate(url: str, opener: Callable[[str], AnyStore]) -> tuple[AnyStore, list[Place]]:
+    """Open what a user named: a root with all its checkpoints, or the root that holds the one named.
+
+    A checkpoint is opened through the directory it lies in, where its pointers are.
+    Raises ``NothingThere`` where there is neither.
+    """
+    store = opener(url)
+    places = find(store)
+    if not places:
+        raise NothingThere(f"{url}: no checkpoint here or below")
+    if len(places) > 1 or places[0].path:
+        return store, places
+    parent, name = split(url)
+    if not parent or not name:
+        return store, places
+    place = places[0]
+    moved = tuple(replace(entry, path=f"{name}/{entry.name}") for entry in place.entries)
+    return opener(parent), [replace(place, path=name, entries=moved)]
+
+
+def split(url: str) -> tuple[str, str]:
+    """Split a path or URL into the directory that holds it and its own name, either may be empty."""
+    if "://" not in url:
+        parent, _, name = posixpath.abspath(url).rpartition("/")
+        shown = url.rstrip("/").rpartition("/")[0]
+        return (shown if shown and posixpath.abspath(shown) == parent else parent or "/"), name
+    scheme, _, rest = url.partition("://")
+    parent, _, name = rest.rstrip("/").rpartition("/")
+    return (f"{scheme}://{parent}" if parent else ""), name
 
 
 def pointers(store: Store, places: list[Place]) -> list[Pointer]:

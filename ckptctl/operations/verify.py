@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from collections.abc import Iterable
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
-from ckptctl.checks import ITEM_CHECKS, STRUCTURE_CHECKS, Context
+from ckptctl.checks import DIGEST_CHECKS, STRUCTURE_CHECKS, Check, Context
+from ckptctl.commit import read_pointer, read_seal
 from ckptctl.errors import StorageError
 from ckptctl.formats import dcp
-from ckptctl.formats.itemscan import scan_items
-from ckptctl.model.checkpoint import Fault, Item, ObjectEntry, TensorEntry
-from ckptctl.model.dtypes import item_size
-from ckptctl.model.finding import Coverage, Finding, Report, Severity, Stage
-from ckptctl.model.observation import ItemSeen
+from ckptctl.model.checkpoint import TensorEntry
+from ckptctl.model.finding import Coverage, Finding, Report, Stage
+from ckptctl.model.seal import Seal
+from ckptctl.operations.examine import Examiner
 from ckptctl.operations.locate import Place
-from ckptctl.operations.progress import Progress, Silent
-from ckptctl.operations.work import UNFINISHED_PREFIX, Options, Tally, Unit, units_of
+from ckptctl.operations.progress import Progress
+from ckptctl.operations.work import (
+    UNFINISHED_PREFIX,
+    Options,
+    Unit,
+    hashing_units,
+    units_of,
+)
 from ckptctl.storage import Store
+
+SMALL_FILE = 1 << 20
+"""Bytes up to which a file is hashed even by a quick look, where a manifest has its digest."""
 
 __all__ = ["Options", "Verdict", "Verification", "verify"]
 
@@ -46,6 +55,8 @@ class Verification:
     ranks: tuple[int, ...] = ()
     size: int = 0
     world_size: int | None = None
+    manifest: str | None = None
+    run_id: str | None = None
     problem: str = ""
 
 
@@ -57,34 +68,37 @@ def verify(
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> Verification:
-    """Verify one checkpoint; whatever is wrong with it is in the report, never an exception."""
+    """Verify one checkpoint; whatever is wrong with it is in the report, never an exception.
+
+    Where it has a manifest, the digests in it prove the content, and a file that fails them is
+    looked at item by item to say what is lost; elsewhere the CRC of each record must do.
+    """
     options = options or Options()
     url = f"{store.url.rstrip('/')}/{place.path}" if place.path else store.url
+    base = Verification(url, place.name.step, place.format, Verdict.UNFINISHED, Report())
     if not place.readable and place.format:
-        problem = f"{place.format} is not read by this release"
-        return Verification(
-            url, place.name.step, place.format, Verdict.UNFINISHED, Report(), problem=problem
-        )
+        return replace(base, problem=f"{place.format} is not read by this release")
     try:
-        checkpoint = dcp.read(store, place.path)
+        context = Context(dcp.read(store, place.path), _seal(store, place, options))
     except StorageError as error:
-        return Verification(
-            url, place.name.step, place.format, Verdict.UNFINISHED, Report(), problem=str(error)
-        )
-    context = Context(checkpoint)
+        return replace(base, problem=str(error))
+    examiner = Examiner(store, place.path, context, options, progress)
     reports = [_structure(context, options)]
-    work = units_of(context, options)
-    progress = progress or Silent()
-    progress.start(url, sum(unit.bytes for unit in work))
     problem = ""
-    try:
-        for part in _run(store, place, context, work, options, executor):
-            reports.append(part.report)
-            problem = problem or part.problem
-            progress.advance(part.bytes)
-    finally:
-        progress.finish()
-    reports.append(Report.of(coverage=_unreachable(context)))
+    units, rest = _plan(context, options)
+    reports.append(rest)
+    accused: list[str] = []
+    for done in examiner.run(units, label=url, executor=executor):
+        reports.append(done.report)
+        problem = problem or done.problem
+        context.content_faults.extend(done.faults)
+        accused.extend(done.unit.path for fault in done.faults if fault.check == "altered-file")
+    if accused:
+        suspects = [
+            u for u in units_of(context, replace(options, quick=False)) if u.path in accused
+        ]
+        reports.extend(done.report for done in examiner.run(suspects, label=url))
+    reports.append(Report.of(_ask(DIGEST_CHECKS, context, options), _unreachable(context)))
     report = _addressed(
         Report.of(
             (finding for one in reports for finding in one.findings),
@@ -92,22 +106,77 @@ def verify(
         ),
         url,
     )
-    return Verification(
-        checkpoint=url,
-        step=place.name.step,
+    checkpoint, manifest = context.checkpoint, context.seal.manifest
+    return replace(
+        base,
+        step=manifest.step if manifest is not None else place.name.step,
         format=dcp.NAME,
-        verdict=_verdict(report, options, problem),
+        verdict=_verdict(report, options, problem, sealed=manifest is not None),
         report=report,
         keys=len(checkpoint.entries),
         items=len(checkpoint.items),
         ranks=checkpoint.ranks,
         size=sum(file.size for file in checkpoint.files.values()),
         world_size=len(checkpoint.sources) if checkpoint.replicated else None,
+        manifest=manifest.digest if manifest is not None else None,
+        run_id=manifest.run_id if manifest is not None else None,
         problem=problem,
     )
 
 
-def _verdict(report: Report, options: Options, problem: str) -> Verdict:
+def _seal(store: Store, place: Place, options: Options) -> Seal:
+    """Read the checkpoint's records and the pointer, where one names it."""
+    pointer = read_pointer(store).revision if place.path else None
+    return read_seal(
+        store,
+        place.path,
+        name=place.name.text,
+        pointers=() if pointer is None else (pointer,),
+        required=options.require_manifest,
+    )
+
+
+def _plan(context: Context, options: Options) -> tuple[list[Unit], Report]:
+    """Choose what is read, and account for what is not because digests cover it."""
+    sealed = context.seal.manifest is not None
+    if not sealed or options.sample is not None or options.part is not None:
+        return units_of(context, options), Report()
+    if not options.quick:
+        return hashing_units(context), Report.of(coverage=[_covered(context, "by file digests")])
+    units = hashing_units(context, largest=SMALL_FILE)
+    promised = len(context.seal.manifest.files) if context.seal.manifest else 0
+    left_out = promised - len(units)
+    rows = [
+        Coverage(Stage.CONTENT, "files", 0, left_out, gaps=(("left out by --quick", left_out),))
+    ]
+    if not left_out:
+        rows = []
+    if options.sizes_only:
+        return units, Report.of(coverage=[*rows, _covered(context, "by sizes in the manifest")])
+    return units + units_of(context, options), Report.of(coverage=rows)
+
+
+def _covered(context: Context, how: str) -> Coverage:
+    items = context.checkpoint.items
+    count = 0
+    for path, size in context.present.items():
+        indices = context.layouts[path].indices
+        count += sum(items.offsets[i] + items.lengths[i] <= size for i in indices)
+    return Coverage(
+        Stage.ITEMS, "items", 0, count, gaps=((f"covered {how}", count),) if count else ()
+    )
+
+
+def _ask(checks: Iterable[Check[None]], context: Context, options: Options) -> list[Finding]:
+    return [
+        finding
+        for check in checks
+        if options.asks(check.id)
+        for finding in check.ask(context, None)
+    ]
+
+
+def _verdict(report: Report, options: Options, problem: str, *, sealed: bool) -> Verdict:
     worst = report.worst()
     if worst is not None and worst >= options.fail_on:
         return Verdict.FINDINGS
@@ -115,7 +184,7 @@ def _verdict(report: Report, options: Options, problem: str) -> Verdict:
         reason.startswith(UNFINISHED_PREFIX) for row in report.coverage for reason, _ in row.gaps
     ):
         return Verdict.UNFINISHED
-    return Verdict.UNVERIFIED
+    return Verdict.OK if sealed else Verdict.UNVERIFIED
 
 
 def _addressed(report: Report, url: str) -> Report:
@@ -136,12 +205,7 @@ def _addressed(report: Report, url: str) -> Report:
 
 def _structure(context: Context, options: Options) -> Report:
     """Stages 1 and 2: everything that listing and metadata can tell."""
-    findings = [
-        finding
-        for check in STRUCTURE_CHECKS
-        if options.asks(check.id)
-        for finding in check.ask(context, None)
-    ]
+    findings = _ask(STRUCTURE_CHECKS, context, options)
     checkpoint = context.checkpoint
     tensors = sum(isinstance(e, TensorEntry) for e in checkpoint.entries.values())
     return Report.of(
@@ -162,106 +226,6 @@ def _structure(context: Context, options: Options) -> Report:
             ),
         ],
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    report: Report
-    bytes: int
-    problem: str = ""
-
-
-def _run(
-    store: Store,
-    place: Place,
-    context: Context,
-    units: list[Unit],
-    options: Options,
-    executor: Executor | None,
-) -> Iterator[_Done]:
-    if executor is None and (options.workers == 1 or len(units) < 2):
-        for unit in units:
-            yield _examine(store, place.path, context, unit, options)
-        return
-    pool = executor or ThreadPoolExecutor(options.workers)
-    futures: list[Future[_Done]] = []
-    try:
-        futures = [
-            pool.submit(_examine, store, place.path, context, unit, options) for unit in units
-        ]
-        for future in as_completed(futures):
-            yield future.result()
-    finally:
-        for future in futures:
-            future.cancel()
-        if executor is None:
-            pool.shutdown()
-
-
-def _examine(store: Store, base: str, context: Context, unit: Unit, options: Options) -> _Done:
-    """Stages 3 and 4 for the items of one unit."""
-    findings: list[Finding] = []
-    rows = Tally(unit, options)
-    try:
-        for seen in _scan(store, base, context, unit.items, content=unit.content):
-            found = _ask(context, seen, options)
-            if any(finding.severity == Severity.ERROR for finding in found):
-                found = _look_again(store, base, context, seen, found, options, unit)
-            findings.extend(found)
-            rows.add(seen)
-    except StorageError as error:
-        return _Done(Report.of(findings, rows.coverage(str(error))), unit.bytes, str(error))
-    return _Done(Report.of(findings, rows.coverage("")), unit.bytes)
-
-
-def _scan(
-    store: Store, base: str, context: Context, items: Iterable[Item], *, content: bool
-) -> Iterator[ItemSeen]:
-    entries = context.checkpoint.entries
-    chosen = list(items)
-    path = chosen[0].path
-
-    def expected_bytes(item: Item) -> int | None:
-        entry, box = entries.get(item.fqn), context.boxes.box(item)
-        if not isinstance(entry, TensorEntry) or box is None:
-            return None
-        return box.volume * (item_size(entry.dtype) or 16)
-
-    with store.open(f"{base}/{path}" if base else path) as reader:
-        yield from scan_items(
-            reader,
-            chosen,
-            content=content,
-            is_tensor=lambda fqn: not isinstance(entries.get(fqn), ObjectEntry | None),
-            expected_bytes=expected_bytes,
-        )
-
-
-def _ask(context: Context, seen: ItemSeen, options: Options) -> list[Finding]:
-    return [
-        finding
-        for check in ITEM_CHECKS
-        if options.asks(check.id)
-        for finding in check.ask(context, seen)
-    ]
-
-
-def _look_again(
-    store: Store,
-    base: str,
-    context: Context,
-    seen: ItemSeen,
-    found: list[Finding],
-    options: Options,
-    unit: Unit,
-) -> list[Finding]:
-    """Read an accused item a second time; only what both readings say is said of the checkpoint."""
-    again = next(_scan(store, base, context, [seen.item], content=unit.content))
-    if _ask(context, again, options) == found:
-        return found
-    message = f"a first read gave: {found[0].message}; a second read gave something else"
-    fault = Fault("unstable-read", message)
-    return _ask(context, replace(again, faults=(fault,)), options)
 
 
 def _unreachable(context: Context) -> list[Coverage]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from ckptctl.checks import Context
+from ckptctl.digest import algorithm_of
 from ckptctl.model.checkpoint import Item
 from ckptctl.model.finding import Coverage, Severity, Stage
 from ckptctl.model.observation import ItemSeen
@@ -23,7 +24,9 @@ class Options:
     """How far to look.
 
     ``quick`` stops before payload bytes; ``sample`` reads that share of the items' contents,
-    ``part`` the k-th of n equal shares. ``select`` and ``ignore`` hold check ids.
+    ``part`` the k-th of n equal shares. ``select`` and ``ignore`` hold check ids. With
+    ``require_manifest`` a checkpoint that was never committed is a finding. ``sizes_only`` trusts
+    the sizes of files larger than a megabyte where a manifest states them, and looks no further.
     """
 
     quick: bool = False
@@ -33,6 +36,8 @@ class Options:
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
     fail_on: Severity = Severity.ERROR
+    require_manifest: bool = False
+    sizes_only: bool = False
 
     def with_workers(self, workers: int) -> Options:
         """Return the same options with another number of threads."""
@@ -45,15 +50,23 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Neighbouring items of one file, looked at by one worker."""
+    """What one worker does: look at neighbouring items of a file, hash the file, or both at once.
+
+    Without ``algorithm`` nothing is hashed. ``expected`` is the digest to compare with.
+    """
 
     path: str
-    items: tuple[Item, ...]
-    content: bool
+    items: tuple[Item, ...] = ()
+    content: bool = False
+    algorithm: str = ""
+    expected: str = ""
+    size: int = 0
 
     @property
     def bytes(self) -> int:
-        """Bytes of the items."""
+        """Bytes that the worker reports as it goes."""
+        if not self.items:
+            return self.size
         return sum(item.length for item in self.items) if self.content else 0
 
 
@@ -78,6 +91,24 @@ def units_of(context: Context, options: Options) -> list[Unit]:
         if run:
             units.append(Unit(path, tuple(run), run_content))
     return units
+
+
+def hashing_units(context: Context, *, largest: int | None = None) -> list[Unit]:
+    """Return one unit for each file that the manifest promises and that has its size."""
+    manifest, files = context.seal.manifest, context.checkpoint.files
+    return [
+        Unit(
+            record.path,
+            algorithm=algorithm_of(record.digest),
+            expected=record.digest,
+            size=record.size,
+        )
+        for record in (manifest.files if manifest else ())
+        if record.path in files
+        and files[record.path].is_file
+        and files[record.path].size == record.size
+        and (largest is None or record.size <= largest)
+    ]
 
 
 def _chooser(context: Context, options: Options) -> Callable[[int], bool]:

@@ -1,6 +1,6 @@
 """Where the bytes are: stores, and how a path or URL names one."""
 
-from ckptctl.storage.base import Entry, Reader, Store, walk
-from ckptctl.storage.locate import open_store
+from ckptctl.storage.base import Entry, Reader, Store, WritableStore, walk
+from ckptctl.storage.locate import open_store, open_writable
 
-__all__ = ["Entry", "Reader", "Store", "open_store", "walk"]
+__all__ = ["Entry", "Reader", "Store", "WritableStore", "open_store", "open_writable", "walk"]

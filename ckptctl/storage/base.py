@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
@@ -76,6 +76,35 @@ class Store(Protocol):
 
     def open(self, path: str) -> Reader:
         """Open one object for exact reads, or raise ``NotFound``."""
+
+
+class WritableStore(Store, Protocol):
+    """A store that can publish: everything it writes appears whole or not at all."""
+
+    def prove(self) -> None:
+        """Raise ``Refused`` unless ``create`` is known to be exclusive and writing is allowed."""
+
+    def create(self, path: str, data: bytes) -> None:
+        """Make an object that must not exist yet, durable before this returns.
+
+        Raises ``Conflict`` if it exists with other content, ``OutcomeUnknown`` if it may or may
+        not have been made, ``StorageError`` or ``Refused`` if it certainly was not.
+        """
+
+    def put(self, path: str, data: bytes) -> None:
+        """Make or replace an object; readers see the old one or the new one."""
+
+    def delete(self, path: str, *, durable: bool = False) -> None:
+        """Remove an object if it is there; with ``durable`` it stays removed after a crash."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory if it is empty."""
+
+    def make_durable(self, paths: Iterable[str]) -> None:
+        """Make objects that others wrote survive a crash, with the directories they are in."""
+
+    def rename_directory(self, old: str, new: str) -> None:
+        """Rename a directory in one step; raises ``Refused`` where the store cannot."""
 
 
 def walk(store: Store, path: str = "", *, depth: int = 8) -> Iterator[Entry]:

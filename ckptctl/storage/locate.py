@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ckptctl.storage.posix import PosixStore
 
 if TYPE_CHECKING:
-    from ckptctl.storage.base import Store
+    from ckptctl.storage.base import Store, WritableStore
 
 _URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://|^[A-Za-z][A-Za-z0-9+.-]*::")
 
@@ -29,3 +29,16 @@ def open_store(location: str | os.PathLike[str]) -> Store:
     from ckptctl.storage.object import ObjectStore
 
     return ObjectStore(text)
+
+
+def open_writable(location: str | os.PathLike[str]) -> WritableStore:
+    """Open a path or URL for publishing; raises ``Refused`` where the store cannot do it safely.
+
+    That it really can is proven by ``prove``, which every writing command calls first.
+    """
+    store = open_store(location)
+    if isinstance(store, PosixStore):
+        return store
+    from ckptctl.storage.conditional import ConditionalStore
+
+    return ConditionalStore(store.url)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from ckptctl.errors import NotFound, ShortRead, StorageError
+from ckptctl.errors import (
+    Conflict,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    ShortRead,
+    StorageError,
+)
 from ckptctl.storage.base import Entry
+from ckptctl.storage.system import RealSystem, System
 
 
 class PosixReader:
@@ -82,10 +92,11 @@ class PosixReader:
 class PosixStore:
     """A directory of a local or mounted file system."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        """Name the root; it need not exist yet."""
+    def __init__(self, root: str | os.PathLike[str], *, system: System | None = None) -> None:
+        """Name the root; it need not exist yet. ``system`` is for tests."""
         self._text = os.fspath(root)
         self._root = Path(self._text)
+        self._system = system or RealSystem()
 
     @property
     def url(self) -> str:
@@ -128,6 +139,127 @@ class PosixStore:
         """Open one file for exact reads."""
         return PosixReader(self._root / path if path else self._root)
 
+    def prove(self) -> None:
+        """Raise ``Refused`` unless files can be made and linked here."""
+        place = self._root / f".ckptctl-{uuid.uuid4().hex}.probe"
+        try:
+            self.create(place.name, b"")
+        finally:
+            with suppress(OSError):
+                self._system.unlink(place)
+
+    def create(self, path: str, data: bytes) -> None:
+        """Make a file that must not exist yet: written aside, made durable, then linked."""
+        final = self._root / path
+        with _writing(final):
+            self._make_parents(final.parent)
+            aside = self._write_aside(final, data)
+        try:
+            with _writing(final):
+                self._link(aside, final)
+        finally:
+            with suppress(OSError):
+                self._system.unlink(aside)
+        try:
+            self._system.sync_directory(final.parent)
+        except OSError as error:
+            raise OutcomeUnknown(
+                f"{final} was made, but making its name durable failed: {error.strerror or error}"
+            ) from error
+
+    def put(self, path: str, data: bytes) -> None:
+        """Make or replace a file: written aside, made durable, then renamed over the old one."""
+        final = self._root / path
+        with _writing(final):
+            self._make_parents(final.parent)
+            aside = self._write_aside(final, data)
+            try:
+                self._system.rename(aside, final)
+            except OSError:
+                self._system.unlink(aside)
+                raise
+            self._system.sync_directory(final.parent)
+
+    def delete(self, path: str, *, durable: bool = False) -> None:
+        """Remove a file if it is there."""
+        place = self._root / path
+        with _writing(place):
+            try:
+                self._system.unlink(place)
+            except FileNotFoundError:
+                return
+            if durable:
+                self._system.sync_directory(place.parent)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory if it is empty."""
+        with suppress(OSError):
+            self._system.remove_directory(self._root / path)
+
+    def make_durable(self, paths: Iterable[str]) -> None:
+        """Make files that others wrote survive a crash, with the directories they are in."""
+        directories: dict[Path, None] = {}
+        for path in paths:
+            place = self._root / path
+            with _writing(place):
+                self._system.sync_file(place)
+            while place != self._root and place.parent not in directories:
+                place = place.parent
+                directories[place] = None
+        for directory in directories:
+            with _writing(directory):
+                self._system.sync_directory(directory)
+
+    def rename_directory(self, old: str, new: str) -> None:
+        """Rename a directory in one step; raises ``Conflict`` if the new name is taken."""
+        source, target = self._root / old, self._root / new
+        if os.path.lexists(target):
+            raise Conflict(f"{target} exists already; nothing was changed")
+        with _writing(target):
+            self._system.rename(source, target)
+        try:
+            self._system.sync_directory(target.parent)
+        except OSError as error:
+            raise OutcomeUnknown(
+                f"{source} was renamed, but making that durable failed: {error.strerror or error}"
+            ) from error
+
+    def _make_parents(self, directory: Path) -> None:
+        missing = []
+        while not directory.is_dir() and directory != directory.parent:
+            missing.append(directory)
+            directory = directory.parent
+        for place in reversed(missing):
+            with suppress(FileExistsError):
+                self._system.make_directory(place)
+            self._system.sync_directory(place.parent)
+
+    def _write_aside(self, final: Path, data: bytes) -> Path:
+        aside = final.parent / f".ckptctl-{uuid.uuid4().hex}.tmp"
+        try:
+            self._system.write(aside, data)
+            self._system.sync_file(aside)
+        except OSError:
+            with suppress(OSError):
+                self._system.unlink(aside)
+            raise
+        return aside
+
+    def _link(self, aside: Path, final: Path) -> None:
+        try:
+            self._system.link(aside, final)
+        except FileExistsError:
+            # over NFS the answer to our own success can get lost and the retry find our link
+            if not (final.exists() and final.samefile(aside)):
+                raise Conflict(f"{final} exists already") from None
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                raise Refused(
+                    f"{final.parent} is on a file system without hard links, so that exclusive "
+                    "creation cannot be had there; nothing was changed"
+                ) from error
+            raise
+
 
 def _entry(path: str, status: os.stat_result, target: str | None) -> Entry:
     mode = status.st_mode
@@ -145,3 +277,18 @@ def _translated(path: Path) -> Iterator[None]:
         raise StorageError(f"{path}: {error.strerror or error}") from error
     except ValueError as error:  # a NUL byte in a name
         raise NotFound(f"{path}: {error}") from error
+
+
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Tell a place where writing is not allowed from a storage that failed."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise Refused(f"{path}: {reason}; nothing was changed") from error
+        raise StorageError(f"{path}: {reason}") from error

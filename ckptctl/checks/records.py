@@ -1,0 +1,233 @@
+"""Does the checkpoint still keep what its manifest promises, and do records and pointers agree?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckptctl.checks.base import Check, Context, Hit
+from ckptctl.model.checkpoint import rank_of
+from ckptctl.model.finding import Location, Severity, Stage
+from ckptctl.model.records import MANIFEST, QUARANTINE
+
+_ELSEWHERE = (
+    "restore the file from another copy and run `ckptctl verify {checkpoint}` again, or let "
+    "`ckptctl resolve {root}` choose another checkpoint"
+)
+_RECORDS = (
+    "the records are damaged, not necessarily the data: `ckptctl verify {checkpoint} --ignore "
+    "unreadable-manifest` judges the data by themselves"
+)
+_OWN = ("ckptctl.", ".ckptctl-")
+
+
+def _required(context: Context, _: None) -> Iterator[Hit]:
+    seal = context.seal
+    if seal.required and seal.manifest is None and not seal.problem:
+        yield Hit(
+            "it was never committed, so nothing says which run and step it is and what its bytes "
+            "should be",
+            Location(file=MANIFEST),
+        )
+
+
+def _unreadable(context: Context, _: None) -> Iterator[Hit]:
+    if context.seal.problem:
+        yield Hit(context.seal.problem.removeprefix(f"{MANIFEST}: "), Location(file=MANIFEST))
+
+
+def _missing(context: Context, _: None) -> Iterator[Hit]:
+    manifest, files = context.seal.manifest, context.checkpoint.files
+    for record in manifest.files if manifest else ():
+        # files that items lie in are reported, with what is lost, by the check of that name
+        if record.path not in files and record.path not in context.layouts:
+            yield Hit(
+                f"the manifest promises {record.size} bytes, and it is not there",
+                Location(file=record.path, rank=record.rank),
+            )
+
+
+def _resized(context: Context, _: None) -> Iterator[Hit]:
+    manifest, files = context.seal.manifest, context.checkpoint.files
+    for record in manifest.files if manifest else ():
+        file = files.get(record.path)
+        if file is not None and file.is_file and file.size != record.size:
+            yield Hit(
+                f"{file.size} bytes, and the manifest promises {record.size}",
+                Location(file=record.path, rank=record.rank),
+            )
+
+
+def _unexpected(context: Context, _: None) -> Iterator[Hit]:
+    manifest = context.seal.manifest
+    if manifest is None:
+        return
+    promised = {record.path for record in manifest.files}
+    for path, file in context.checkpoint.files.items():
+        if path not in promised and not path.startswith(_OWN):
+            yield Hit(
+                f"{file.size} bytes that the manifest does not know: added after the commit",
+                Location(file=path, rank=rank_of(path)),
+            )
+
+
+def _foreign(context: Context, _: None) -> Iterator[Hit]:
+    manifest, identity = context.seal.manifest, context.checkpoint.identity
+    if manifest and manifest.save_id and identity.save_id not in (None, manifest.save_id):
+        yield Hit(
+            f"the manifest was made for save {manifest.save_id} ({manifest.name}), and the metadata "
+            f"is of save {identity.save_id}",
+            Location(file=MANIFEST),
+        )
+
+
+def _renamed(context: Context, _: None) -> Iterator[Hit]:
+    seal = context.seal
+    if seal.manifest and seal.name and seal.manifest.name != seal.name:
+        yield Hit(
+            f"the manifest calls this checkpoint {seal.manifest.name} (step {seal.manifest.step}), "
+            f"its directory is called {seal.name}",
+            Location(file=MANIFEST),
+        )
+
+
+def _quarantined(context: Context, _: None) -> Iterator[Hit]:
+    seal = context.seal
+    if seal.quarantine_problem:
+        yield Hit(
+            f"its newest quarantine record cannot be read, so it counts as quarantined: "
+            f"{seal.quarantine_problem}",
+            Location(file=QUARANTINE),
+        )
+    elif seal.quarantine is not None and seal.quarantine.quarantined:
+        record = seal.quarantine
+        yield Hit(
+            f"quarantined by {record.actor} at {record.time}: {record.reason}",
+            Location(file=record.path),
+        )
+
+
+def _pointer(context: Context, _: None) -> Iterator[Hit]:
+    seal = context.seal
+    for pointer in seal.pointers:
+        if seal.manifest is None:
+            yield Hit(
+                f"pointer {pointer.name} (revision {pointer.revision}) names this checkpoint, which "
+                "has no usable manifest",
+                Location(file=MANIFEST),
+            )
+        elif pointer.manifest != seal.manifest.digest:
+            yield Hit(
+                f"pointer {pointer.name} (revision {pointer.revision}) was moved to manifest "
+                f"{pointer.manifest}, and the one here is {seal.manifest.digest}: the checkpoint "
+                "was replaced after it was promoted",
+                Location(file=MANIFEST),
+            )
+
+
+def _altered(context: Context, _: None) -> Iterator[Hit]:
+    for fault in context.content_faults:
+        if fault.check == "altered-file":
+            yield Hit(fault.message, fault.where)
+
+
+def _unstable(context: Context, _: None) -> Iterator[Hit]:
+    for fault in context.content_faults:
+        if fault.check == "unstable-file":
+            yield Hit(fault.message, fault.where)
+
+
+CHECKS: tuple[Check[None], ...] = (
+    Check(
+        "no-manifest",
+        Stage.FILES,
+        Severity.ERROR,
+        "A manifest is required and the checkpoint has none.",
+        "if it is the one you want, `ckptctl commit {checkpoint}` verifies and seals it",
+        _required,
+    ),
+    Check(
+        "unreadable-manifest",
+        Stage.FILES,
+        Severity.ERROR,
+        "The manifest is torn, altered, or written by a newer release.",
+        _RECORDS,
+        _unreadable,
+    ),
+    Check(
+        "missing-promised-file",
+        Stage.FILES,
+        Severity.ERROR,
+        "A file that the manifest promises is absent.",
+        _ELSEWHERE,
+        _missing,
+    ),
+    Check(
+        "resized-file",
+        Stage.FILES,
+        Severity.ERROR,
+        "A file does not have the size that the manifest promises.",
+        _ELSEWHERE,
+        _resized,
+    ),
+    Check(
+        "unexpected-file",
+        Stage.FILES,
+        Severity.WARNING,
+        "A file that was added after the commit.",
+        "remove it if nobody needs it; loading may or may not look at it",
+        _unexpected,
+    ),
+    Check(
+        "foreign-manifest",
+        Stage.FILES,
+        Severity.ERROR,
+        "The manifest belongs to another save than the metadata.",
+        "the manifest or the metadata was copied in from elsewhere: restore both from one copy",
+        _foreign,
+    ),
+    Check(
+        "renamed-checkpoint",
+        Stage.FILES,
+        Severity.WARNING,
+        "The directory's name is not the one the manifest was made for.",
+        "trust the manifest's step, or give the directory its name back",
+        _renamed,
+    ),
+    Check(
+        "quarantined",
+        Stage.FILES,
+        Severity.ERROR,
+        "The checkpoint is marked as not to be used.",
+        "`ckptctl release {checkpoint} --reason ...` takes the mark back once the cause is known",
+        _quarantined,
+    ),
+    Check(
+        "pointer-mismatch",
+        Stage.FILES,
+        Severity.ERROR,
+        "A pointer was moved to another manifest than the one that is here.",
+        "`ckptctl history {root}` shows who moved it; promote a checkpoint that verifies",
+        _pointer,
+    ),
+)
+
+DIGEST_CHECKS: tuple[Check[None], ...] = (
+    Check(
+        "altered-file",
+        Stage.CONTENT,
+        Severity.ERROR,
+        "A file's bytes are not the ones that were committed.",
+        _ELSEWHERE,
+        _altered,
+    ),
+    Check(
+        "unstable-file",
+        Stage.CONTENT,
+        Severity.ERROR,
+        "Two reads of one file gave different digests.",
+        "look at the storage, its network and this machine's memory, then run "
+        "`ckptctl verify {checkpoint}` again",
+        _unstable,
+    ),
+)
+"""Asked once the files have been hashed."""

@@ -1,0 +1,290 @@
+"""Records that ckptctl keeps beside a checkpoint: receipts, manifests, pointers, quarantines.
+
+All are canonical JSON: sorted keys, no spaces, ASCII, one newline at the end. Each names its
+schema and carries a digest of itself, so that a torn or altered record is self-evident.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+from typing_extensions import Self
+
+from ckptctl.errors import MalformedData
+from ckptctl.model.paths import is_contained
+
+MANIFEST = "ckptctl.manifest.json"
+RECEIPTS = "ckptctl.receipts"
+QUARANTINE = "ckptctl.quarantine"
+POINTERS = "ckptctl.pointers"
+LATEST = "latest_committed"
+MAX_RECORD = 1 << 30
+"""Bytes above which a file is not taken for a record: a manifest of 5 million files fits."""
+
+_DIGEST = re.compile(r"(?:xxh3-128:[0-9a-f]{32}|sha256:[0-9a-f]{64})")
+
+RecordType = TypeVar("RecordType", bound="Record")
+
+
+def canonical(document: Mapping[str, object]) -> bytes:
+    """Return the one encoding of a document."""
+    text = json.dumps(
+        document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
+    return text.encode("ascii") + b"\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Base of all records; ``digest`` is over everything else in canonical form."""
+
+    SCHEMA: ClassVar[str] = ""
+    digest: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """Return the record as JSON has it, with schema and digest."""
+        body: dict[str, Any] = {"schema": self.SCHEMA}
+        for item in dataclasses.fields(self):
+            if item.name != "digest":
+                body[item.name] = _plain(getattr(self, item.name))
+        body["digest"] = "sha256:" + hashlib.sha256(canonical(body)).hexdigest()
+        return body
+
+    def encode(self) -> bytes:
+        """Return the bytes to store."""
+        return canonical(self.document())
+
+    def sealed(self) -> Self:
+        """Return the record with its digest filled in."""
+        return dataclasses.replace(self, digest=self.document()["digest"])
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """One file: path in the checkpoint, bytes, digest with its algorithm, rank and step if known."""
+
+    path: str
+    size: int
+    digest: str
+    rank: int | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt(Record):
+    """One rank's share of a save, written after its files are durable."""
+
+    SCHEMA: ClassVar[str] = "ckptctl/receipt/1"
+    rank: int
+    world_size: int
+    step: int | None
+    files: tuple[FileRecord, ...]
+    run_id: str | None = None
+    save_id: str | None = None
+    time: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where the receipt lies in its checkpoint."""
+        return f"{RECEIPTS}/rank-{self.rank:05d}.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest(Record):
+    """What a commit promises; its existence is the commit. ``time`` is UTC, ISO 8601."""
+
+    SCHEMA: ClassVar[str] = "ckptctl/manifest/1"
+    name: str
+    step: int | None
+    files: tuple[FileRecord, ...]
+    commit_id: str
+    format: str = ""
+    run_id: str | None = None
+    save_id: str | None = None
+    world_size: int | None = None
+    torch: str | None = None
+    time: str = ""
+    actor: str = ""
+    tool: str = ""
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    progress: Mapping[str, Any] = field(default_factory=dict)
+    components: Mapping[str, Any] = field(default_factory=dict)
+    previous: str | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointerRevision(Record):
+    """One move of a pointer; revisions count from 1 without gaps and are only ever created.
+
+    ``passed_over`` names the committed checkpoints that a rollback turned its back on.
+    """
+
+    SCHEMA: ClassVar[str] = "ckptctl/pointer/1"
+    name: str
+    revision: int
+    target: str
+    step: int | None
+    manifest: str
+    rollback: bool = False
+    passed_over: tuple[str, ...] = ()
+    time: str = ""
+    actor: str = ""
+    reason: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where the revision lies in its root."""
+        return pointer_path(self.name, self.revision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineRecord(Record):
+    """A checkpoint was marked as not to be used, or released again."""
+
+    SCHEMA: ClassVar[str] = "ckptctl/quarantine/1"
+    revision: int
+    quarantined: bool
+    reason: str
+    time: str = ""
+    actor: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where the record lies in its checkpoint."""
+        return quarantine_path(self.revision)
+
+
+def pointer_path(name: str, revision: int) -> str:
+    """Where a pointer's revision lies in its root."""
+    return f"{POINTERS}/{name}/{revision:08d}.json"
+
+
+def quarantine_path(revision: int) -> str:
+    """Where a quarantine record lies in its checkpoint."""
+    return f"{QUARANTINE}/{revision:08d}.json"
+
+
+def decode(kind: type[RecordType], data: bytes) -> RecordType:
+    """Read a record of one kind.
+
+    Raises ``MalformedData`` for bytes that are no such record: torn, altered, of another schema
+    or of a version this release does not know.
+    """
+    if len(data) > MAX_RECORD:
+        raise MalformedData(f"{len(data)} bytes are too many for a record")
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError):
+        raise MalformedData("it is no JSON: torn, or not written by ckptctl") from None
+    if not isinstance(body, dict):
+        raise MalformedData("it is no record of ckptctl")
+    _check_schema(kind, body.get("schema"))
+    stated = body.pop("digest", None)
+    try:
+        actual = "sha256:" + hashlib.sha256(canonical(body)).hexdigest()
+    except (ValueError, RecursionError):
+        actual = ""
+    if stated != actual:
+        raise MalformedData("its digest does not fit its content: it was altered")
+    del body["schema"]
+    known = {item.name: item for item in dataclasses.fields(kind)}
+    unknown = sorted(set(body) - set(known))
+    if unknown:
+        raise MalformedData(f"it holds fields this schema does not have: {', '.join(unknown)[:80]}")
+    try:
+        record = kind(**_typed(body), digest=actual)
+    except TypeError:
+        raise MalformedData("fields are missing from it") from None
+    _check_types(record)
+    return record
+
+
+def _check_schema(kind: type[Record], schema: object) -> None:
+    if schema == kind.SCHEMA:
+        return
+    stem, _, version = kind.SCHEMA.rpartition("/")
+    if isinstance(schema, str) and schema.rpartition("/")[0] == stem:
+        raise MalformedData(
+            f"it is of schema {schema[:60]}, and this release reads version {version}: a newer "
+            "release of ckptctl wrote it"
+        )
+    raise MalformedData(f"it is of schema {str(schema)[:60]!r} where {kind.SCHEMA} was expected")
+
+
+def _typed(body: dict[str, Any]) -> dict[str, Any]:
+    if "files" in body:
+        if not isinstance(body["files"], list):
+            raise MalformedData("its list of files is not a list")
+        body["files"] = tuple(map(_file, body["files"]))
+    if isinstance(body.get("passed_over"), list):
+        body["passed_over"] = tuple(map(str, body["passed_over"]))
+    return body
+
+
+def _file(body: object) -> FileRecord:
+    try:
+        record = FileRecord(**body) if isinstance(body, dict) else None
+    except TypeError:
+        record = None
+    if (
+        record is None
+        or not isinstance(record.path, str)
+        or not is_contained(record.path)
+        or type(record.size) is not int
+        or record.size < 0
+        or not isinstance(record.digest, str)
+        or not _DIGEST.fullmatch(record.digest)
+        or not isinstance(record.rank, int | None)
+        or not isinstance(record.step, int | None)
+    ):
+        raise MalformedData(f"an entry of its list of files is not valid: {str(body)[:80]}")
+    return record
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "rank": (int,),
+    "world_size": (int, type(None)),
+    "step": (int, type(None)),
+    "revision": (int,),
+    "quarantined": (bool,),
+    "rollback": (bool,),
+    "passed_over": (tuple,),
+    "files": (tuple,),
+    "run_id": (str, type(None)),
+    "save_id": (str, type(None)),
+    "torch": (str, type(None)),
+    "previous": (str, type(None)),
+    "identity": (dict,),
+    "progress": (dict,),
+    "components": (dict,),
+    "provenance": (dict,),
+}
+
+
+def _check_types(record: Record) -> None:
+    for item in dataclasses.fields(record):
+        value = getattr(record, item.name)
+        if not isinstance(value, _TYPES.get(item.name, (str,))):
+            raise MalformedData(f"its field {item.name} has the wrong type")

@@ -1,0 +1,80 @@
+"""``ckptctl history``: who committed, moved and marked what, when, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ckptctl import commit
+from ckptctl.errors import MalformedData, NothingThere
+from ckptctl.model.records import LATEST, MANIFEST, QUARANTINE
+from ckptctl.operations.locate import find
+from ckptctl.storage import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One record: ``what`` is committed, promoted, rolled back, quarantined, released or damaged."""
+
+    time: str
+    what: str
+    checkpoint: str
+    step: int | None = None
+    actor: str = ""
+    reason: str = ""
+    revision: int | None = None
+
+
+def history(store: Store) -> list[Event]:
+    """Read every record below a root, in the order of their times.
+
+    Raises ``NothingThere`` for a root without a checkpoint and without records.
+    """
+    events = list(_moves(store))
+    places = find(store)
+    if not places and not events:
+        raise NothingThere(f"{store.url}: no checkpoint and no record of one")
+    for place in places:
+        names = {entry.name for entry in place.entries}
+        if MANIFEST in names:
+            try:
+                manifest = commit.read_manifest(store, place.path)
+            except MalformedData as error:
+                events.append(Event("", "damaged", place.path, place.name.step, reason=str(error)))
+                manifest = None
+            if manifest is not None:
+                events.append(
+                    Event(manifest.time, "committed", place.path, manifest.step, manifest.actor)
+                )
+        if QUARANTINE in names:
+            for record in commit.quarantines(store, place.path):
+                if isinstance(record, str):
+                    events.append(Event("", "damaged", place.path, place.name.step, reason=record))
+                    continue
+                what = "quarantined" if record.quarantined else "released"
+                events.append(
+                    Event(
+                        record.time, what, place.path, place.name.step, record.actor, record.reason
+                    )
+                )
+    return sorted(events, key=lambda event: (event.time, event.revision or 0))
+
+
+def _moves(store: Store) -> list[Event]:
+    events = []
+    for found in commit.revisions(store):
+        if isinstance(found, str):
+            events.append(Event("", "damaged", LATEST, reason=found))
+            continue
+        what = "rolled back" if found.rollback else "promoted"
+        events.append(
+            Event(
+                found.time,
+                what,
+                found.target,
+                found.step,
+                found.actor,
+                found.reason,
+                found.revision,
+            )
+        )
+    return events

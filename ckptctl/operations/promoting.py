@@ -1,0 +1,139 @@
+"""``ckptctl promote``: prove a committed checkpoint once more and move the pointer to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ckptctl import commit
+from ckptctl.errors import CkptctlError, Findings, MalformedData, Refused
+from ckptctl.model.records import LATEST, MANIFEST, Manifest, PointerRevision
+from ckptctl.operations.actor import actor, now
+from ckptctl.operations.locate import Place, find
+from ckptctl.operations.progress import Progress
+from ckptctl.operations.verify import Verdict, verify
+from ckptctl.operations.work import Options
+from ckptctl.storage import WritableStore
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """A pointer that was moved; ``moved`` is false where it named the checkpoint already.
+
+    ``courtesy`` says what went wrong with the plain text copy, which nothing depends on.
+    """
+
+    pointer: str
+    revision: int
+    target: str
+    step: int | None
+    moved: bool = True
+    dry_run: bool = False
+    courtesy: str = ""
+
+
+def promote(
+    store: WritableStore,
+    place: Place,
+    *,
+    reason: str = "",
+    quick: bool = False,
+    expect: int | None = None,
+    rollback: bool = False,
+    dry_run: bool = False,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Promoted:
+    """Verify a committed checkpoint against its manifest, then move the pointer to it.
+
+    Raises ``Refused`` for one that is not committed or quarantined, that is older than what the
+    pointer names (unless ``rollback``), or where the pointer is not at revision ``expect``;
+    ``Conflict`` where somebody else moved it first; ``Findings`` for one that does not verify.
+    """
+    manifest = _sealed(store, place)
+    pointer = commit.read_pointer(store)
+    current = pointer.revision
+    if expect is not None and pointer.last != expect:
+        raise Refused(
+            f"pointer {LATEST} is at revision {pointer.last}, not {expect}; nothing was changed"
+        )
+    if current is not None and current.target == place.path and current.manifest == manifest.digest:
+        return Promoted(LATEST, current.revision, place.path, manifest.step, moved=False)
+    older = (
+        current is not None
+        and current.step is not None
+        and (manifest.step is None or manifest.step < current.step)
+    )
+    if older and not rollback and current is not None:
+        raise Refused(
+            f"{place.path} is of step {manifest.step} and pointer {LATEST} names step "
+            f"{current.step} ({current.target}); --rollback moves it back; nothing was changed"
+        )
+    options = Options(quick=quick, sizes_only=quick, require_manifest=True)
+    if workers is not None:
+        options = options.with_workers(workers)
+    outcome = verify(store, place, options=_without_pointer(options), progress=progress)
+    if outcome.verdict is Verdict.FINDINGS:
+        first = next(f for f in outcome.report.findings if f.severity >= options.fail_on)
+        raise Findings(
+            f"{place.path} does not verify, so the pointer was not moved: {first.check}: "
+            f"{first.where.file or ''}: {first.message}"
+        )
+    if outcome.verdict is not Verdict.OK:
+        raise Refused(f"{place.path} could not be verified: {outcome.problem}; nothing was changed")
+    revision = PointerRevision(
+        name=LATEST,
+        revision=pointer.last + 1,
+        target=place.path,
+        step=manifest.step,
+        manifest=manifest.digest,
+        rollback=older,
+        passed_over=_passed_over(store, manifest) if older else (),
+        time=now(),
+        actor=actor(),
+        reason=reason,
+    )
+    result = Promoted(LATEST, revision.revision, place.path, manifest.step, dry_run=dry_run)
+    if dry_run:
+        return result
+    store.prove()
+    commit.point(store, revision)
+    try:
+        commit.refresh_courtesy_copy(store, place.path)
+    except CkptctlError as error:
+        return replace(result, courtesy=str(error))
+    return result
+
+
+def _without_pointer(options: Options) -> Options:
+    # the pointer may name another manifest of this very checkpoint: that is what is being mended
+    return replace(options, ignore=options.ignore | {"pointer-mismatch"})
+
+
+def _sealed(store: WritableStore, place: Place) -> Manifest:
+    try:
+        manifest = commit.read_manifest(store, place.path)
+    except MalformedData as error:
+        raise Findings(f"{place.path}: its manifest cannot be used: {error}") from None
+    if manifest is None:
+        raise Refused(
+            f"{place.path} is not committed; `ckptctl commit` verifies and seals it; nothing was "
+            "changed"
+        )
+    seal = commit.read_seal(store, place.path, name=place.name.text)
+    if seal.quarantined:
+        why = seal.quarantine_problem or (seal.quarantine.reason if seal.quarantine else "")
+        raise Refused(f"{place.path} is quarantined: {why}; nothing was changed")
+    return manifest
+
+
+def _passed_over(store: WritableStore, manifest: Manifest) -> tuple[str, ...]:
+    newer = []
+    for place in find(store):
+        if any(entry.name == MANIFEST for entry in place.entries):
+            try:
+                other = commit.read_manifest(store, place.path)
+            except MalformedData:
+                continue
+            if other is not None and (other.step or -1) > (manifest.step or -1):
+                newer.append(other.digest)
+    return tuple(sorted(newer))

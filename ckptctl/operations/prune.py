@@ -1,0 +1,175 @@
+"""``ckptctl prune``: delete old checkpoints, and never one that somebody may still need."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ckptctl import commit
+from ckptctl.errors import StorageError
+from ckptctl.formats import dcp
+from ckptctl.model.records import LATEST, MANIFEST
+from ckptctl.model.state import State
+from ckptctl.operations.listing import Row, list_checkpoints
+from ckptctl.operations.locate import Place, find, pointers
+from ckptctl.operations.verify import Verdict, verify
+from ckptctl.operations.work import Options
+from ckptctl.storage import Store, WritableStore
+
+DAY = 86400.0
+_GOOD = (State.PROMOTED, State.COMMITTED, State.COMPLETE)
+_UNFINISHED = (State.STAGING, State.INCOMPLETE)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is kept: the last so many, every so many steps, everything younger than so many seconds."""
+
+    keep_last: int | None = None
+    keep_every: int | None = None
+    older_than: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What happens to one checkpoint and why; ``size`` in bytes."""
+
+    path: str
+    step: int | None
+    state: State
+    size: int
+    delete: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The fate of every checkpoint of a root, oldest step first; ``done`` once it was carried out."""
+
+    root: str
+    fates: tuple[Fate, ...]
+    done: bool = False
+
+    @property
+    def doomed(self) -> tuple[Fate, ...]:
+        """Those that are deleted."""
+        return tuple(fate for fate in self.fates if fate.delete)
+
+
+def plan(store: Store, policy: Policy) -> Plan:
+    """Decide which checkpoints a policy deletes; nothing is changed.
+
+    Never deleted, whatever the policy: what any pointer names, the newest committed one that
+    verifies, the newest whole one where none is committed, a save younger than a day, and what
+    this release cannot read.
+    """
+    listing = list_checkpoints(store, check=True)
+    places = {place.path or ".": place for place in find(store)}
+    protected = _protected(store, places, listing.rows)
+    good = [row for row in listing.rows if row.state in _GOOD]
+    kept = (
+        dict.fromkeys((row.path for row in good[-policy.keep_last :]), "")
+        if policy.keep_last
+        else {}
+    )
+    now = time.time()
+    fates = []
+    for row in listing.rows:
+        reason = _keep(row, policy, protected, kept, now)
+        why = reason or _why(row, policy)
+        fates.append(Fate(row.path, row.step, row.state, row.size, not reason, why))
+    return Plan(store.url, tuple(fates))
+
+
+def _keep(
+    row: Row, policy: Policy, protected: dict[str, str], kept: dict[str, str], now: float
+) -> str:
+    """Say why a checkpoint is kept, or return the empty string."""
+    age = now - row.modified if row.modified is not None else 0.0
+    if row.path in protected:
+        return protected[row.path]
+    if row.state in _UNFINISHED:
+        return "a save may still be running: younger than a day" if age < DAY else ""
+    if row.state not in (*_GOOD, State.QUARANTINED):
+        return f"{row.state.value}: {row.reason}"
+    if row.path in kept:
+        return f"one of the last {policy.keep_last}"
+    if policy.keep_every and row.step is not None and row.step % policy.keep_every == 0:
+        return f"its step is a multiple of {policy.keep_every}"
+    if policy.older_than is not None and age < policy.older_than:
+        return "younger than --older-than"
+    if row.step is None:
+        return "it has no step to order it by"
+    return ""
+
+
+def _why(row: Row, policy: Policy) -> str:
+    if row.state in _UNFINISHED:
+        return f"{row.state.value}, and older than a day"
+    if policy.keep_last is not None:
+        return f"not one of the last {policy.keep_last}"
+    return "older than --older-than" if policy.older_than is not None else "not kept by the policy"
+
+
+def _protected(store: Store, places: dict[str, Place], rows: tuple[Row, ...]) -> dict[str, str]:
+    """Return what no policy may delete, with the reason."""
+    found: dict[str, str] = {}
+    for pointer in pointers(store, list(places.values())):
+        if pointer.target is not None:
+            found[pointer.target or "."] = f"{pointer.name} names it"
+    revision = commit.read_pointer(store).revision
+    if revision is not None:
+        found[revision.target] = f"pointer {LATEST} names it"
+    for row in reversed(rows):
+        if row.state not in (State.COMMITTED, State.PROMOTED):
+            continue
+        outcome = verify(
+            store,
+            places[row.path],
+            options=Options(quick=True, sizes_only=True, ignore=frozenset({"pointer-mismatch"})),
+        )
+        if outcome.verdict is Verdict.OK:
+            found.setdefault(row.path, "the newest committed one that verifies")
+            return found
+    whole = [row.path for row in rows if row.state is State.COMPLETE]
+    if whole:
+        found.setdefault(whole[-1], "the only whole copy of the newest step, though not committed")
+    return found
+
+
+def carry_out(store: WritableStore, chosen: Plan) -> Iterator[Fate]:
+    """Delete what a plan dooms, records first and data after; yield each as it is gone.
+
+    A checkpoint that a pointer has come to name since the plan was made is left alone.
+    """
+    for fate in chosen.doomed:
+        revision = commit.read_pointer(store).revision
+        if revision is not None and revision.target == fate.path:
+            yield replace(fate, delete=False, reason=f"pointer {LATEST} names it by now")
+            continue
+        _delete(store, "" if fate.path == "." else fate.path)
+        yield fate
+
+
+def _delete(store: WritableStore, path: str) -> None:
+    """Delete one checkpoint so that at no moment a manifest promises what is gone already."""
+
+    def join(name: str) -> str:
+        return f"{path}/{name}" if path else name
+
+    store.delete(join(MANIFEST), durable=True)
+    files = dcp.list_files(store, path)
+    for name in dcp.metadata_files(files):
+        store.delete(join(name), durable=True)
+    ordered = sorted(files, key=lambda name: (name.startswith("ckptctl."), name))
+    for name in ordered:
+        try:
+            store.delete(join(name))
+        except StorageError:
+            if join(name) in {entry.path for entry in store.entries(path)}:
+                raise
+    directories = {name.rpartition("/")[0] for name in files if "/" in name}
+    for directory in sorted(directories, key=len, reverse=True):
+        store.remove_directory(join(directory))
+    store.remove_directory(path)

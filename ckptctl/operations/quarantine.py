@@ -1,0 +1,64 @@
+"""``ckptctl quarantine`` and ``release``: mark a checkpoint as not to be used, and take that back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ckptctl import commit
+from ckptctl.errors import MalformedData, Refused
+from ckptctl.model.records import QuarantineRecord, quarantine_path
+from ckptctl.operations.actor import actor, now
+from ckptctl.operations.locate import Place
+from ckptctl.storage import WritableStore
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """The mark that a checkpoint carries now; ``changed`` is false where it did already."""
+
+    checkpoint: str
+    quarantined: bool
+    reason: str
+    revision: int
+    changed: bool = True
+    dry_run: bool = False
+
+
+def set_mark(
+    store: WritableStore,
+    place: Place,
+    *,
+    quarantined: bool,
+    reason: str,
+    dry_run: bool = False,
+) -> Marked:
+    """Create the next quarantine record of a checkpoint.
+
+    Raises ``Refused`` without a reason, or to release what is not quarantined, and ``Conflict``
+    if somebody else marks it at the same time.
+    """
+    if not reason.strip():
+        raise Refused("a reason is needed: whoever is on call next will ask for it")
+    last, standing = _last(store, place)
+    if quarantined and standing is not None and standing.quarantined:
+        return Marked(
+            place.path, quarantined=True, reason=standing.reason, revision=last, changed=False
+        )
+    if not quarantined and (last == 0 or (standing is not None and not standing.quarantined)):
+        raise Refused(f"{place.path} is not quarantined; nothing was changed")
+    record = QuarantineRecord(
+        revision=last + 1, quarantined=quarantined, reason=reason, time=now(), actor=actor()
+    )
+    if not dry_run:
+        store.prove()
+        commit.mark(store, place.path, record)
+    return Marked(place.path, quarantined, reason, record.revision, dry_run=dry_run)
+
+
+def _last(store: WritableStore, place: Place) -> tuple[int, QuarantineRecord | None]:
+    """Return the number of the newest record, and the record where it can be read."""
+    number = commit.newest(lambda n: commit.exists(store, f"{place.path}/{quarantine_path(n)}"))
+    try:
+        return number, commit.read_quarantine(store, place.path)
+    except MalformedData:
+        return number, None

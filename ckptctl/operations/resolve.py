@@ -1,0 +1,301 @@
+"""``ckptctl resolve``: the one checkpoint to resume from, proven, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from ckptctl import commit
+from ckptctl.errors import Findings, MalformedData, NothingThere, StorageError
+from ckptctl.model.finding import Severity
+from ckptctl.model.records import LATEST, MANIFEST, Manifest
+from ckptctl.model.state import State
+from ckptctl.operations.listing import state_of
+from ckptctl.operations.locate import Place, find, pointers
+from ckptctl.operations.progress import Progress
+from ckptctl.operations.verify import Verdict, verify
+from ckptctl.operations.work import Options
+from ckptctl.storage import Store
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveOptions:
+    """What the checkpoint must be; ``full`` reads every byte of it instead of the small files."""
+
+    full: bool = False
+    world_size: int | None = None
+    min_step: int | None = None
+    run_id: str | None = None
+    allow_uncommitted: bool = False
+    workers: int = field(default_factory=lambda: Options().workers)
+
+    def with_workers(self, workers: int) -> ResolveOptions:
+        """Return the same options with another number of threads."""
+        return replace(self, workers=workers)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A checkpoint that was not taken, and why."""
+
+    checkpoint: str
+    step: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """The checkpoint to resume from; ``how`` says why this one, ``proof`` how it was checked."""
+
+    path: str
+    url: str
+    step: int | None
+    how: str
+    proof: str
+    committed: bool
+    skipped: tuple[Skipped, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    place: Place
+    manifest: Manifest
+    how: str
+
+
+class NoneUsable(Findings):
+    """Checkpoints exist and none can be used; says what was skipped and why."""
+
+    def __init__(self, message: str, skipped: Iterable[Skipped], notes: Iterable[str]) -> None:
+        """Keep the reasons."""
+        super().__init__(message)
+        self.skipped, self.notes = tuple(skipped), tuple(notes)
+
+
+def resolve(
+    store: Store, *, options: ResolveOptions | None = None, progress: Progress | None = None
+) -> Resolution:
+    """Choose the newest committed checkpoint that verifies and fits.
+
+    The pointer is asked first; a checkpoint that was committed after it was last moved is newer
+    news, one that a rollback turned its back on is not. What fails is skipped for the next older
+    one. Raises ``NothingThere`` if no checkpoint exists, ``NoneUsable`` if none of them is good,
+    ``StorageError`` if that could not be found out.
+    """
+    options = options or ResolveOptions()
+    places = find(store)
+    if not places:
+        raise NothingThere(f"{store.url}: no checkpoint exists here")
+    pointer = commit.read_pointer(store)
+    notes = [f"pointer {LATEST}: {problem}" for problem in pointer.problems]
+    skipped: list[Skipped] = []
+    manifests = _manifests(store, places, skipped)
+    candidates = _order(manifests, pointer, skipped, notes)
+    notes += _disagreements(store, places, manifests, pointer)
+    trouble = ""
+    for candidate in candidates:
+        reason = _unfit(store, candidate, options)
+        if not reason:
+            reason, failed = _check(store, candidate.place, options, progress, sealed=True)
+            trouble = trouble or failed
+        if not reason:
+            how = candidate.how
+            return _resolution(
+                store, candidate.place, candidate.manifest.step, how, options, skipped, notes
+            )
+        skipped.append(Skipped(candidate.place.path, candidate.manifest.step, reason))
+    if options.allow_uncommitted:
+        taken = {candidate.place.path for candidate in candidates}
+        for place in reversed([p for p in places if p.path not in taken and p.readable]):
+            reason, failed = _check_uncommitted(store, place, options, progress)
+            trouble = trouble or failed
+            if not reason:
+                how = "newest whole one; it was never committed, so nothing proves its identity"
+                return _resolution(store, place, place.name.step, how, options, skipped, notes)
+            skipped.append(Skipped(place.path, place.name.step, reason))
+    else:
+        known = {skip.checkpoint for skip in skipped}
+        for place in reversed(places):
+            if place.path not in manifests and place.path not in known:
+                state, reason, _ = state_of(store, place)
+                hint = "; --allow-uncommitted takes such" if state is State.COMPLETE else ""
+                why = f"not committed ({state.value}{': ' if reason else ''}{reason}){hint}"
+                skipped.append(Skipped(place.path, place.name.step, why))
+    if trouble:
+        raise StorageError(f"{store.url}: no checkpoint could be proven good: {trouble}")
+    raise NoneUsable(f"{store.url}: checkpoints exist and none is usable", skipped, notes)
+
+
+def _manifests(
+    store: Store, places: list[Place], skipped: list[Skipped]
+) -> dict[str, tuple[Place, Manifest]]:
+    found = {}
+    for place in places:
+        if not any(entry.name == MANIFEST for entry in place.entries):
+            continue
+        try:
+            manifest = commit.read_manifest(store, place.path)
+        except MalformedData as error:
+            skipped.append(Skipped(place.path, place.name.step, f"its manifest: {error}"))
+            continue
+        if manifest is not None:
+            found[place.path] = (place, manifest)
+    return found
+
+
+def _order(
+    manifests: dict[str, tuple[Place, Manifest]],
+    pointer: commit.Pointer,
+    skipped: list[Skipped],
+    notes: list[str],
+) -> list[_Candidate]:
+    """Sort the committed checkpoints, newest first, around the one that the pointer names."""
+    newest = sorted(
+        manifests.values(),
+        key=lambda pair: (-1 if pair[1].step is None else pair[1].step, pair[1].time, pair[0].path),
+        reverse=True,
+    )
+    revision = pointer.revision
+    if revision is None:
+        how = "newest committed one; there is no pointer"
+        return [_Candidate(place, manifest, how) for place, manifest in newest]
+    target = manifests.get(revision.target)
+    if target is None:
+        notes.append(
+            f"pointer {LATEST} (revision {revision.revision}) is dangling: it names "
+            f"{revision.target}, which is not there or not committed"
+        )
+    candidates = []
+    before = True
+    for place, manifest in newest:
+        if target is not None and place.path == revision.target:
+            before = False
+            how = f"named by pointer {LATEST}, revision {revision.revision}"
+            candidates.append(_Candidate(place, manifest, how))
+        elif manifest.digest in revision.passed_over:
+            reason = f"passed over by the rollback at revision {revision.revision}"
+            skipped.append(Skipped(place.path, manifest.step, reason))
+        elif before and target is not None:
+            notes.append(
+                f"pointer {LATEST} (revision {revision.revision}) is stale: it names "
+                f"{revision.target}, and {place.path} was committed since"
+            )
+            candidates.append(_Candidate(place, manifest, "committed after the pointer last moved"))
+        else:
+            candidates.append(_Candidate(place, manifest, "newest committed one that is good"))
+    return candidates
+
+
+def _unfit(store: Store, candidate: _Candidate, options: ResolveOptions) -> str:
+    """Say why a committed checkpoint is not what is asked for, or return the empty string."""
+    manifest, place = candidate.manifest, candidate.place
+    if options.min_step is not None and (manifest.step is None or manifest.step < options.min_step):
+        return f"step {manifest.step} is before {options.min_step}"
+    if options.run_id is not None and manifest.run_id != options.run_id:
+        return f"of run {manifest.run_id or 'unknown'}, not {options.run_id}"
+    if options.world_size is not None and manifest.world_size != options.world_size:
+        return f"saved by {manifest.world_size or 'an unknown number of'} ranks"
+    return _quarantined(store, place)
+
+
+def _quarantined(store: Store, place: Place) -> str:
+    try:
+        record = commit.read_quarantine(store, place.path)
+    except MalformedData as error:
+        return f"quarantined, by a record that cannot be read: {error}"
+    if record is not None and record.quarantined:
+        return f"quarantined by {record.actor} at {record.time}: {record.reason}"
+    return ""
+
+
+def _check(
+    store: Store,
+    place: Place,
+    options: ResolveOptions,
+    progress: Progress | None,
+    *,
+    sealed: bool,
+) -> tuple[str, str]:
+    """Verify; return why it is not good and, if the storage was the reason, what it said."""
+    quick = not options.full
+    outcome = verify(
+        store,
+        place,
+        options=Options(
+            quick=quick,
+            sizes_only=quick and sealed,
+            require_manifest=sealed,
+            workers=options.workers,
+        ),
+        progress=progress,
+    )
+    if outcome.verdict is Verdict.FINDINGS:
+        worst = [f for f in outcome.report.findings if f.severity is Severity.ERROR]
+        more = f" (and {len(worst) - 1} more)" if len(worst) > 1 else ""
+        where = f"{worst[0].where.file}: " if worst[0].where.file else ""
+        return f"{worst[0].check}: {where}{worst[0].message}{more}", ""
+    if outcome.verdict is Verdict.UNFINISHED:
+        reason = outcome.problem or "part of it could not be read"
+        return f"could not be checked: {reason}", reason
+    return "", ""
+
+
+def _check_uncommitted(
+    store: Store, place: Place, options: ResolveOptions, progress: Progress | None
+) -> tuple[str, str]:
+    if place.name.staging:
+        return "under a temporary name: a save may be running", ""
+    if options.min_step is not None and (place.name.step or -1) < options.min_step:
+        return f"step {place.name.step} is before {options.min_step}", ""
+    if options.run_id is not None or options.world_size is not None:
+        return "never committed, so its run and world size are not known", ""
+    quarantined = _quarantined(store, place)
+    if quarantined:
+        return quarantined, ""
+    return _check(store, place, options, progress, sealed=False)
+
+
+def _resolution(
+    store: Store,
+    place: Place,
+    step: int | None,
+    how: str,
+    options: ResolveOptions,
+    skipped: list[Skipped],
+    notes: list[str],
+) -> Resolution:
+    committed = any(entry.name == MANIFEST for entry in place.entries)
+    if options.full:
+        proof = "every byte checked"
+    elif committed:
+        proof = "sizes of all files and digests of small ones checked (--full checks every byte)"
+    else:
+        proof = "structure checked (--full checks every byte)"
+    url = f"{store.url.rstrip('/')}/{place.path}" if place.path else store.url
+    return Resolution(
+        place.path or ".", url, step, how, proof, committed, tuple(skipped), tuple(notes)
+    )
+
+
+def _disagreements(
+    store: Store,
+    places: list[Place],
+    manifests: dict[str, tuple[Place, Manifest]],
+    pointer: commit.Pointer,
+) -> Iterator[str]:
+    """Say which frameworks' pointers name something else than what is committed."""
+    steps = {place.path: place.name.step for place in places}
+    newest = max(
+        (manifest.step for _, manifest in manifests.values() if manifest.step is not None),
+        default=None,
+    )
+    for found in pointers(store, places):
+        if found.target is None:
+            if found.name != LATEST or pointer.revision is None:
+                text = found.text or "nothing"
+                yield f"{found.name} is dangling: it names {text}, which is not here"
+        elif found.target not in manifests:
+            yield f"{found.name} names {found.target}, which is not committed"
+        elif newest is not None and (steps[found.target] or 0) < newest:
+            yield f"{found.name} is stale: it names {found.target}, and step {newest} is committed"
