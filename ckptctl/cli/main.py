@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from ckptctl import __version__
-from ckptctl.cli.history import history_command
-from ckptctl.cli.list import list_command
-from ckptctl.cli.mark import quarantine_command, release_command
-from ckptctl.cli.prune import prune_command
-from ckptctl.cli.publish import commit_command, promote_command
-from ckptctl.cli.resolve import resolve_command
-from ckptctl.cli.show import show_command
 from ckptctl.cli.text import safe
-from ckptctl.cli.verify import verify_command
 from ckptctl.errors import CkptctlError
 
 _HELP = """Inspect, verify and publish the checkpoints of distributed training.
@@ -39,19 +32,27 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"auto_envvar_prefix": "CKPTCTL", "help_option_names": ["-h", "--help"]},
 )
-for _name, _command in (
-    ("list", list_command),
-    ("show", show_command),
-    ("verify", verify_command),
-    ("resolve", resolve_command),
-    ("commit", commit_command),
-    ("promote", promote_command),
-    ("quarantine", quarantine_command),
-    ("release", release_command),
-    ("history", history_command),
-    ("prune", prune_command),
-):
-    app.command(_name)(_command)
+_COMMANDS = {
+    "list": "ckptctl.cli.list:list_command",
+    "show": "ckptctl.cli.show:show_command",
+    "verify": "ckptctl.cli.verify:verify_command",
+    "resolve": "ckptctl.cli.resolve:resolve_command",
+    "commit": "ckptctl.cli.publish:commit_command",
+    "promote": "ckptctl.cli.publish:promote_command",
+    "quarantine": "ckptctl.cli.mark:quarantine_command",
+    "release": "ckptctl.cli.mark:release_command",
+    "history": "ckptctl.cli.history:history_command",
+    "prune": "ckptctl.cli.prune:prune_command",
+}
+"""Where each command is; only the one that is called is imported, as most of the time that a
+short command takes is importing."""
+
+
+def _register(wanted: str | None) -> None:
+    """Add the one command that is called to the application, or all of them for help."""
+    for name in [wanted] if wanted in _COMMANDS else _COMMANDS:
+        module, _, function = _COMMANDS[name].partition(":")
+        app.command(name)(getattr(import_module(module), function))
 
 
 def _print_version(wanted: bool) -> None:
@@ -77,6 +78,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    _register(next((word for word in sys.argv[1:] if not word.startswith("-")), None))
     try:
         app()
     except CkptctlError as error:

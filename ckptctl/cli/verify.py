@@ -256,7 +256,7 @@ def _verdict(result: Verification, options: Options, screen: Screen, name: str) 
     if result.verdict is Verdict.UNVERIFIED:
         text += "; identity unverified (no manifest)"
     else:
-        step = "" if result.step is None else f" of step {result.step}"
+        step = "" if result.step is None else f" as step {result.step}"
         run = "" if result.run_id is None else f" of run {safe(result.run_id)}"
         text += f"; committed{step}{run}"
     return screen.paint(text, "green", "bold")

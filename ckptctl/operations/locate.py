@@ -142,6 +142,14 @@ def open_place(store: Store) -> Place:
     )
 
 
+def address(store: Store, path: str) -> str:
+    """Return a path below a store's root as a user would type it."""
+    root = store.url.rstrip("/")
+    if not path:
+        return store.url
+    return path if root == "." else f"{root}/{path}"
+
+
 AnyStore = TypeVar("AnyStore", bound=Store)
 
 
@@ -169,8 +177,8 @@ def split(url: str) -> tuple[str, str]:
     """Split a path or URL into the directory that holds it and its own name, either may be empty."""
     if "://" not in url:
         parent, _, name = posixpath.abspath(url).rpartition("/")
-        shown = url.rstrip("/").rpartition("/")[0]
-        return (shown if shown and posixpath.abspath(shown) == parent else parent or "/"), name
+        shown = url.rstrip("/").rpartition("/")[0] or "."
+        return (shown if posixpath.abspath(shown) == parent else parent or "/"), name
     scheme, _, rest = url.partition("://")
     parent, _, name = rest.rstrip("/").rpartition("/")
     return (f"{scheme}://{parent}" if parent else ""), name

@@ -11,7 +11,7 @@ from ckptctl.model.finding import Severity
 from ckptctl.model.records import LATEST, MANIFEST, Manifest
 from ckptctl.model.state import State
 from ckptctl.operations.listing import state_of
-from ckptctl.operations.locate import Place, find, pointers
+from ckptctl.operations.locate import Place, address, find, pointers
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.verify import Verdict, verify
 from ckptctl.operations.work import Options
@@ -272,7 +272,7 @@ def _resolution(
         proof = "sizes of all files and digests of small ones checked (--full checks every byte)"
     else:
         proof = "structure checked (--full checks every byte)"
-    url = f"{store.url.rstrip('/')}/{place.path}" if place.path else store.url
+    url = address(store, place.path)
     return Resolution(
         place.path or ".", url, step, how, proof, committed, tuple(skipped), tuple(notes)
     )

@@ -24,7 +24,7 @@ from ckptctl.model.records import (
 )
 from ckptctl.operations.actor import actor, now
 from ckptctl.operations.examine import Examiner
-from ckptctl.operations.locate import Place
+from ckptctl.operations.locate import Place, address
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.work import Options, Unit, units_of
 from ckptctl.storage import WritableStore
@@ -90,7 +90,7 @@ def commit_checkpoint(
     _compare_receipts(place, receipts, digests)
     manifest = _manifest(store, place, checkpoint, final, step, receipts, digests, options)
     result = Committed(
-        f"{store.url}/{final}",
+        address(store, final),
         manifest.name,
         step,
         manifest.sealed().digest,

@@ -15,7 +15,7 @@ from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.finding import Coverage, Finding, Report, Stage
 from ckptctl.model.seal import Seal
 from ckptctl.operations.examine import Examiner
-from ckptctl.operations.locate import Place
+from ckptctl.operations.locate import Place, address
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.work import (
     UNFINISHED_PREFIX,
@@ -74,7 +74,7 @@ def verify(
     looked at item by item to say what is lost; elsewhere the CRC of each record must do.
     """
     options = options or Options()
-    url = f"{store.url.rstrip('/')}/{place.path}" if place.path else store.url
+    url = address(store, place.path)
     base = Verification(url, place.name.step, place.format, Verdict.UNFINISHED, Report())
     if not place.readable and place.format:
         return replace(base, problem=f"{place.format} is not read by this release")
