@@ -25,7 +25,7 @@ def _escaping(context: Context, _: None) -> Iterator[Hit]:
             yield Hit(
                 f"the metadata refers to {path!r}, which lies outside the checkpoint; it was not "
                 "opened",
-                Location(file=path),
+                Location(file=path, rank=rank_of(path)),
                 context.loss(layout.indices),
             )
 
@@ -41,8 +41,6 @@ def _missing_entry(context: Context, _: None) -> Iterator[Hit]:
         if isinstance(entry, ObjectEntry):
             if not have:
                 yield Hit("nothing says where it is stored", Location(file=source, fqn=fqn), fqn)
-            continue
-        if len(have) >= len(entry.boxes) and None not in have:
             continue
         for box in entry.boxes:
             # a 0-d tensor and, in old releases, a whole one may be stored without an origin
@@ -145,6 +143,8 @@ def _exchanged(context: Context, _: None) -> Iterator[Hit]:
     count = len(items)
     if count < 2 or context.checkpoint.replicated:
         return
+    if not all(layout.contiguous for layout in context.layouts.values()):
+        return  # bytes lie where none should: that is no mere exchange, and has its own checks
     positions: dict[str, list[int]] = {}
     for index, path in enumerate(items.paths):
         positions.setdefault(path, []).append(index)

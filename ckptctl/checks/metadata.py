@@ -36,6 +36,8 @@ def _missing_rank(context: Context, _: None) -> Iterator[Hit]:
     shards = {rank_of(path) for path in context.checkpoint.files if path.endswith(".distcp")}
     wanted = set(range(max(ranks, default=-1) + 1)) | {r for r in shards if r is not None}
     for rank in sorted(wanted - ranks):
+        if f"__{rank}.metadata" in context.checkpoint.files:
+            continue  # it is there and unreadable, which is said by itself
         yield Hit(
             f"the ranks saved each on its own, and rank {rank} left no metadata "
             f"(there is metadata of {len(ranks)} ranks)",

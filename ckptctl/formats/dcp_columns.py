@@ -17,19 +17,23 @@ from operator import itemgetter
 from typing import Any
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats.dcp_metadata import (
+from ckptctl.formats.dcp_classes import (
     FILESYSTEM,
     METADATA,
     TABLE,
     BytesRecord,
-    Parsed,
     StorageMetaRecord,
     TensorRecord,
-    describe_globals,
     dtype_name,
+    requires_grad,
+    sound_properties,
+)
+from ckptctl.formats.dcp_metadata import (
+    INDEX_FIELDS,
+    Parsed,
+    describe_globals,
     parse,
     read_rest,
-    requires_grad,
     root_state,
 )
 from ckptctl.formats.pickles import MAX_SIZE, SCAN_LIMIT, SafeUnpickler, no_collector, run
@@ -59,6 +63,8 @@ class _Columns:
         # unsigned, so that a negative number is refused on its way in
         self.chunk_offsets, self.chunk_sizes = array("Q"), array("Q")
         self.fqns: list[Any] = []
+        self.index_fields: set[str] = set()
+        self.hint_types: set[type] = set()
         self.origins: list[Any] = []
         self.paths: list[Any] = []
         self.offsets, self.lengths = array("Q"), array("Q")
@@ -74,6 +80,8 @@ class _Columns:
         if self.indices:
             self.fqns.extend(map(itemgetter("fqn"), self.indices))
             self.origins.extend([state.get("offset") for state in self.indices])
+            self.index_fields.update(chain.from_iterable(self.indices))
+            self.hint_types.update(map(type, [state.get("index") for state in self.indices]))
         if self.places:
             if max(map(len, self.places)) > 3:
                 for number, state in enumerate(self.places, len(self.paths)):
@@ -189,6 +197,8 @@ def _parse(reader: Reader, source: str) -> Parsed:
     if not isinstance(state.get("storage_meta"), StorageMetaRecord | None):
         raise _Unusual
     read_rest(parsed, state, old_properties=old)
+    if parsed.faults:
+        raise _Unusual
     return parsed
 
 
@@ -209,6 +219,8 @@ def _fill_entries(
             raise _Unusual
         shape, chunks, properties = state["size"], state["chunks"], state["properties"]
         if type(shape) is not tuple or type(chunks) is not list:
+            raise _Unusual
+        if not sound_properties(properties):
             raise _Unusual
         if not all(type(n) is int and 0 <= n < 1 << 63 for n in shape):
             raise _Unusual
@@ -236,6 +248,8 @@ def _fill_entries(
 def _check_columns(columns: _Columns) -> None:
     """Accept only names, origins and transforms of the right type."""
     if set(map(type, columns.fqns)) - {str} or set(map(type, columns.paths)) - {str}:
+        raise _Unusual
+    if columns.index_fields - INDEX_FIELDS or columns.hint_types - {int, type(None)}:
         raise _Unusual
     if set(map(type, columns.origins)) - {tuple, type(None)}:
         raise _Unusual

@@ -1,7 +1,4 @@
-"""The ``.metadata`` pickle of PyTorch DCP, torch 2.0 to 2.13, read without torch.
-
-Source of the class and field names: ``torch/distributed/checkpoint/{metadata,filesystem}.py``.
-"""
+"""The ``.metadata`` pickle of PyTorch DCP, torch 2.0 to 2.13, read without torch."""
 
 from __future__ import annotations
 
@@ -10,7 +7,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats.pickles import Function, Opaque, SafeUnpickler, Sealed, load
+from ckptctl.formats.dcp_classes import (
+    STOCK_MODULES,
+    TABLE,
+    BytesRecord,
+    ChunkRecord,
+    IndexRecord,
+    MetadataRecord,
+    OldPropertiesRecord,
+    StorageMetaRecord,
+    StorageRecord,
+    TensorRecord,
+    dtype_name,
+    requires_grad,
+    sound_properties,
+)
+from ckptctl.formats.pickles import Opaque, SafeUnpickler, load
 from ckptctl.model.checkpoint import (
     Entry,
     Fault,
@@ -22,105 +34,8 @@ from ckptctl.model.checkpoint import (
 from ckptctl.model.finding import Location
 from ckptctl.model.geometry import Boxes, Shape
 
-METADATA = "torch.distributed.checkpoint.metadata"
-FILESYSTEM = "torch.distributed.checkpoint.filesystem"
-SHARDED_TENSOR = "torch.distributed._shard.sharded_tensor.metadata"
-
-
-class Record(metaclass=Sealed):
-    """Base of our stand-ins for the metadata classes: they keep the pickled state as it is."""
-
-    __slots__ = ("state",)
-    state: object
-
-    def __setstate__(self, state: object) -> None:
-        """Keep the state."""
-        self.state = state
-
-
-class MetadataRecord(Record):
-    """``Metadata``."""
-
-    __slots__ = ()
-
-
-class TensorRecord(Record):
-    """``TensorStorageMetadata``."""
-
-    __slots__ = ()
-
-
-class BytesRecord(Record):
-    """``BytesStorageMetadata``; it has no state."""
-
-    __slots__ = ()
-
-
-class ChunkRecord(Record):
-    """``ChunkStorageMetadata``."""
-
-    __slots__ = ()
-
-
-class IndexRecord(Record):
-    """``MetadataIndex``; hashed by identity, as two ranks' replicas may be equal."""
-
-    __slots__ = ()
-
-
-class StorageRecord(Record):
-    """``_StorageInfo``."""
-
-    __slots__ = ()
-
-
-class StorageMetaRecord(Record):
-    """``StorageMeta``."""
-
-    __slots__ = ()
-
-
-class PropertiesRecord(Record):
-    """``TensorProperties`` since torch 2.3."""
-
-    __slots__ = ()
-
-
-class OldPropertiesRecord(PropertiesRecord):
-    """``TensorProperties`` up to torch 2.2, of another module."""
-
-    __slots__ = ()
-
-
-def _join_path(*parts: object) -> str:
-    text = "/".join(str(part) for part in parts[:64])
-    return "/" + text.lstrip("/") if text.startswith("/") else text
-
-
-TABLE: dict[tuple[str, str], object] = {
-    (METADATA, "Metadata"): MetadataRecord,
-    (METADATA, "TensorStorageMetadata"): TensorRecord,
-    (METADATA, "BytesStorageMetadata"): BytesRecord,
-    (METADATA, "ChunkStorageMetadata"): ChunkRecord,
-    (METADATA, "MetadataIndex"): IndexRecord,
-    (METADATA, "StorageMeta"): StorageMetaRecord,
-    (METADATA, "TensorProperties"): PropertiesRecord,
-    (METADATA, "_MEM_FORMAT_ENCODING"): Function(lambda code=0: code),
-    (SHARDED_TENSOR, "TensorProperties"): OldPropertiesRecord,
-    (SHARDED_TENSOR, "MEM_FORMAT_ENCODING"): Function(lambda code=0: code),
-    (FILESYSTEM, "_StorageInfo"): StorageRecord,
-    ("torch", "Size"): tuple,
-    ("torch.serialization", "_get_layout"): Function(lambda name="": name),
-    **{
-        (module, name): Function(_join_path)
-        for module in ("pathlib", "pathlib._local")
-        for name in ("Path", "PosixPath", "WindowsPath", "PurePath", "PurePosixPath")
-    },
-    **{
-        (module, "PureWindowsPath"): Function(_join_path)
-        for module in ("pathlib", "pathlib._local")
-    },
-}
+INDEX_FIELDS = frozenset({"fqn", "index", "offset"})
+"""The fields of ``MetadataIndex``; another name means that torch would not find the offset."""
 
 
 @dataclass(slots=True)
@@ -156,6 +71,11 @@ def parse(data: bytes, source: str) -> Parsed:
         parsed.fault("unreadable-metadata", str(error))
         return parsed
     describe_globals(parsed, unpickler)
+    gone = [f"{module}.{name}" for module, name in unpickler.unknown if module in STOCK_MODULES]
+    if gone:
+        parsed.readable = False
+        parsed.fault("unreadable-metadata", f"it names {gone[0]}, which torch does not have")
+        return parsed
     if end != len(data):
         parsed.fault("trailing-metadata", f"{len(data) - end} bytes follow the end of the pickle")
     if state is None:
@@ -200,23 +120,6 @@ def _shape(value: object) -> Shape | None:
     return None
 
 
-def dtype_name(properties: object) -> str:
-    """Return the dtype in a pickled ``TensorProperties``."""
-    state = getattr(properties, "state", None)
-    dtype = state[0] if isinstance(state, tuple) and state else None
-    if isinstance(dtype, str):
-        return dtype
-    if isinstance(dtype, type) and issubclass(dtype, Opaque):
-        return dtype.name
-    return "?"
-
-
-def requires_grad(properties: object) -> bool:
-    """Return the flag of that name in a pickled ``TensorProperties``."""
-    state = getattr(properties, "state", None)
-    return isinstance(state, tuple) and len(state) > 2 and state[2] is True
-
-
 def _read_entries(parsed: Parsed, mapping: object) -> None:
     if not isinstance(mapping, dict):
         parsed.fault("malformed-entry", "state_dict_metadata is not a mapping")
@@ -239,13 +142,15 @@ def _read_tensor(parsed: Parsed, fqn: str, record: TensorRecord) -> None:
     state = getattr(record, "state", None)
     shape = _shape(state.get("size")) if isinstance(state, dict) else None
     chunks = state.get("chunks") if isinstance(state, dict) else None
-    if shape is None or not isinstance(chunks, list):
-        parsed.fault("malformed-entry", "its size or its list of chunks is not readable", fqn=fqn)
+    properties = state.get("properties") if isinstance(state, dict) else None
+    if shape is None or not isinstance(chunks, list) or not sound_properties(properties):
+        message = "its size, properties or list of chunks is not readable"
+        parsed.fault("malformed-entry", message, fqn=fqn)
         return
     offsets, sizes = array("q"), array("q")
     count = 0
     for chunk in chunks:
-        fields = getattr(chunk, "state", None)
+        fields = getattr(chunk, "state", None) if isinstance(chunk, ChunkRecord) else None
         origin = _shape(fields.get("offsets")) if isinstance(fields, dict) else None
         extent = _shape(fields.get("sizes")) if isinstance(fields, dict) else None
         if origin is None or extent is None or not len(origin) == len(extent) == len(shape):
@@ -258,7 +163,6 @@ def _read_tensor(parsed: Parsed, fqn: str, record: TensorRecord) -> None:
         offsets.extend(origin)
         sizes.extend(extent)
         count += 1
-    properties = state.get("properties") if isinstance(state, dict) else None
     parsed.entries[fqn] = TensorEntry(
         fqn,
         dtype_name(properties),
@@ -275,9 +179,16 @@ def _read_storage(parsed: Parsed, mapping: object) -> None:
     items = parsed.items
     transforms: dict[int, tuple[str, ...]] = {}
     for index, info in mapping.items():
-        key, place = getattr(index, "state", None), getattr(info, "state", None)
+        key = getattr(index, "state", None) if isinstance(index, IndexRecord) else None
+        place = getattr(info, "state", None) if isinstance(info, StorageRecord) else None
         fqn = key.get("fqn") if isinstance(key, dict) else None
-        if not isinstance(key, dict) or not isinstance(place, dict) or not isinstance(fqn, str):
+        if (
+            not isinstance(key, dict)
+            or not isinstance(place, dict)
+            or not isinstance(fqn, str)
+            or set(key) - INDEX_FIELDS
+            or not isinstance(key.get("index"), int | None)
+        ):
             parsed.fault("malformed-entry", "an entry of storage_data is not readable")
             continue
         origin = key.get("offset")
@@ -320,6 +231,10 @@ def read_rest(parsed: Parsed, state: Mapping[str, object], *, old_properties: bo
     meta = state.get("storage_meta")
     fields = getattr(meta, "state", None)
     fields = fields if isinstance(fields, dict) else {}
+    if not isinstance(meta, StorageMetaRecord | None) or not isinstance(
+        fields.get("checkpoint_id"), str | None
+    ):
+        parsed.fault("malformed-entry", "what it says of the save it belongs to is not readable")
     parsed.identity = SaveIdentity(
         _text(fields.get("save_id")),
         _text(fields.get("checkpoint_id")),

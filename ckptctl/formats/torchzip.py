@@ -19,6 +19,7 @@ LOCAL_SIZE = 30
 _CENTRAL_SIZE = 46
 _BIG = 0xFFFFFFFF
 _DESCRIPTOR_FLAG = 0x08
+_FOLDER = 0x10  # torch reads other bytes for a record with this attribute, in silence
 _MAX_RECORDS = 1 << 20
 
 Read: TypeAlias = Callable[[int, int], bytes]
@@ -86,7 +87,7 @@ def _heads(data: bytes, count: int, limit: int) -> tuple[Head, ...]:
         flags, method, _time, _date, crc, packed, size, names, extras, comments = (
             struct.unpack_from("<HHHHIIIHHH", data, position + 8)
         )
-        header = struct.unpack_from("<I", data, position + 42)[0]
+        disk, attributes, header = struct.unpack_from("<H2xII", data, position + 34)
         name_end = position + _CENTRAL_SIZE + names
         raw = data[position + _CENTRAL_SIZE : name_end]
         size, packed, header = _zip64(data[name_end : name_end + extras], size, packed, header)
@@ -95,6 +96,8 @@ def _heads(data: bytes, count: int, limit: int) -> tuple[Head, ...]:
             raise MalformedData(f"line {len(heads)} of the zip directory is not readable")
         if method != 0 or packed != size:
             raise MalformedData(f"record {raw[:80]!r} is compressed, which torch.save never does")
+        if disk or attributes & _FOLDER:
+            raise MalformedData(f"record {raw[:80]!r} is marked as a folder or on another disk")
         if header + LOCAL_SIZE + len(raw) + size > limit:
             raise MalformedData(f"record {raw[:80]!r} reaches past the records' end")
         heads.append(

@@ -74,7 +74,15 @@ class Finding:
     @property
     def sort_key(self) -> tuple[object, ...]:
         """Worst first, then by place."""
-        return (-self.severity, *self.where.sort_key, self.check, self.message)
+        return (
+            -self.severity,
+            *self.where.sort_key,
+            self.check,
+            self.message,
+            self.loss,
+            self.remedy,
+            repr(self.where),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TypeAlias
 
 Shape: TypeAlias = tuple[int, ...]
+
+_BUDGET = 5_000_000
+"""Comparisons that a search may take before it gives up: seconds, where real layouts take none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +111,16 @@ def tile(shape: Shape, boxes: Boxes, *, limit: int = 16) -> Tiling:
     for ranks that got no rows. A grid of tiles, which is what every writer makes, is proven in
     O(n log n); a set of boxes built to be slow ends with ``finished`` false instead of never.
     """
+    whole = Box((0,) * len(shape), shape)
     outside: list[int] = []
     solid: dict[int, Box] = {}
     for index, box in enumerate(boxes):
+        inside: Box | None = box
         if not box.within(shape):
             outside.append(index)
-        elif box.volume:
-            solid[index] = box
+            inside = box.overlap(whole)  # what lies inside is covered all the same
+        if inside is not None and inside.volume:
+            solid[index] = inside
     if not outside and _is_grid(shape, solid.values()):
         return Tiling()
     try:
@@ -120,7 +128,7 @@ def tile(shape: Shape, boxes: Boxes, *, limit: int = 16) -> Tiling:
         covered = sum(box.volume for box in solid.values())
         holes: tuple[Box, ...] = ()
         if covered != math.prod(shape) or overlaps:
-            holes = tuple(_holes(Box((0,) * len(shape), shape), list(solid.values()), limit))
+            holes = tuple(_holes(whole, list(solid.values()), limit))
     except _TooTangled:
         return Tiling(outside=tuple(outside[:limit]), finished=False)
     return Tiling(holes, overlaps, tuple(outside[:limit]))
@@ -147,21 +155,68 @@ def _is_grid(shape: Shape, boxes: Collection[Box]) -> bool:
 
 
 def _overlaps(boxes: dict[int, Box], limit: int) -> list[tuple[int, int, Box]]:
-    """Sweep along the dimension with most cuts, comparing only boxes that are open together."""
-    found: list[tuple[int, int, Box]] = []
+    """Find boxes that share elements by a sweep along the dimension with most cuts."""
     if len(boxes) < 2:
-        return found
+        return []
     ndim = len(next(iter(boxes.values())).offsets)
     if ndim == 0:
         first, second = list(boxes)[:2]
         return [(first, second, boxes[first])]
     cuts = [len({box.offsets[d] for box in boxes.values()}) for d in range(ndim)]
-    axis = max(range(ndim), key=cuts.__getitem__)
-    budget = 1_000_000 + 64 * len(boxes)
+    axis, *others = sorted(range(ndim), key=lambda d: -cuts[d])
+    order = sorted(boxes, key=lambda index: boxes[index].offsets[axis])
+    found = _sweep_flat(boxes, order, axis, others[0], limit) if ndim == 2 else []
+    if ndim == 2 and not found:
+        return []
+    try:
+        return _sweep_deep(boxes, order, axis, limit)
+    except _TooTangled:
+        if not found:
+            raise
+        return found
+
+
+def _sweep_flat(
+    boxes: dict[int, Box], order: list[int], axis: int, across: int, limit: int
+) -> list[tuple[int, int, Box]]:
+    """Sweep in two dimensions: boxes under the line that do not overlap are disjoint intervals.
+
+    So each new one need only be compared with its neighbours, in O(log n). That finds an overlap
+    if there is any, though not all of them.
+    """
+    found: list[tuple[int, int, Box]] = []
+    line: list[tuple[int, int]] = []
+    ends: list[tuple[int, tuple[int, int]]] = []
+    for index in order:
+        box = boxes[index]
+        while ends and ends[0][0] <= box.offsets[axis]:
+            _, gone = heappop(ends)
+            del line[bisect_left(line, gone)]
+        key = (box.offsets[across], index)
+        place = bisect_left(line, key)
+        for near in range(max(0, place - 1), len(line)):
+            if near >= place and line[near][0] >= box.ends[across]:
+                break
+            common = box.overlap(boxes[line[near][1]])
+            if common is not None:
+                found.append((line[near][1], index, common))
+                if len(found) >= limit:
+                    return found
+        line.insert(place, key)
+        heappush(ends, (box.ends[axis], key))
+    return found
+
+
+def _sweep_deep(
+    boxes: dict[int, Box], order: list[int], axis: int, limit: int
+) -> list[tuple[int, int, Box]]:
+    """Sweep in one dimension, or in three and more, comparing all that is under the line."""
+    found: list[tuple[int, int, Box]] = []
+    budget = _BUDGET + 64 * len(boxes)
     active: list[int] = []
-    for index, box in sorted(boxes.items(), key=lambda pair: pair[1].offsets[axis]):
-        start = box.offsets[axis]
-        active = [other for other in active if boxes[other].ends[axis] > start]
+    for index in order:
+        box = boxes[index]
+        active = [other for other in active if boxes[other].ends[axis] > box.offsets[axis]]
         budget -= len(active)
         if budget < 0:
             raise _TooTangled
@@ -177,7 +232,7 @@ def _overlaps(boxes: dict[int, Box], limit: int) -> list[tuple[int, int, Box]]:
 
 def _holes(whole: Box, boxes: list[Box], limit: int) -> Iterator[Box]:
     """Yield boxes that no given box touches, by cutting the space along the boxes' own edges."""
-    wanted, budget = limit, 1_000_000 + 64 * len(boxes)
+    wanted, budget = limit, _BUDGET + 64 * len(boxes)
     stack: list[tuple[Box, list[Box], int]] = [(whole, boxes, 0)]
     while stack and wanted > 0:
         space, inside, axis = stack.pop()
@@ -225,11 +280,11 @@ def describe(box: Box, shape: Shape) -> str:
         if offset == 0 and size == extent:
             continue
         unit = "element" if len(shape) == 1 else {0: "row", 1: "column"}.get(d, f"dim-{d} index")
+        plural = f"dim-{d} indices" if unit.endswith("index") else f"{unit}s"
         if size == 1:
             words.append(f"{unit} {offset}")
         elif size == 0:
-            words.append(f"no {unit}s")
+            words.append(f"no {plural}")
         else:
-            plural = f"dim-{d} indices" if unit.endswith("index") else f"{unit}s"
             words.append(f"{plural} {offset}-{offset + size - 1}")
     return ", ".join(words) or "all"

@@ -1,0 +1,190 @@
+"""The classes that ``.metadata`` pickles name, and our stand-ins for them.
+
+Source of the names: ``torch/distributed/checkpoint/{metadata,filesystem}.py``, torch 2.0 to 2.13.
+"""
+
+from __future__ import annotations
+
+from ckptctl.errors import MalformedData
+from ckptctl.formats.pickles import Function, Opaque, Sealed
+
+METADATA = "torch.distributed.checkpoint.metadata"
+FILESYSTEM = "torch.distributed.checkpoint.filesystem"
+SHARDED_TENSOR = "torch.distributed._shard.sharded_tensor.metadata"
+
+
+STOCK_MODULES = frozenset(
+    {METADATA, FILESYSTEM, "torch.serialization", "pathlib", "pathlib._local"}
+)
+"""Modules that are torch's or Python's own: a name in them that the table lacks does not exist."""
+
+_LAYOUTS = frozenset(
+    f"torch.{name}"
+    for name in (
+        "strided",
+        "sparse_coo",
+        "sparse_csr",
+        "sparse_csc",
+        "sparse_bsr",
+        "sparse_bsc",
+        "_mkldnn",
+        "jagged",
+    )
+)
+
+
+class Record(metaclass=Sealed):
+    """Base of our stand-ins for the metadata classes: they keep the pickled state as it is."""
+
+    __slots__ = ("state",)
+    state: object
+
+    def __setstate__(self, state: object) -> None:
+        """Keep the state."""
+        self.state = state
+
+
+class MetadataRecord(Record):
+    """``Metadata``."""
+
+    __slots__ = ()
+
+
+class TensorRecord(Record):
+    """``TensorStorageMetadata``."""
+
+    __slots__ = ()
+
+
+class BytesRecord(Record):
+    """``BytesStorageMetadata``; it has no state."""
+
+    __slots__ = ()
+
+
+class ChunkRecord(Record):
+    """``ChunkStorageMetadata``."""
+
+    __slots__ = ()
+
+
+class IndexRecord(Record):
+    """``MetadataIndex``; hashed by identity, as two ranks' replicas may be equal."""
+
+    __slots__ = ()
+
+
+class StorageRecord(Record):
+    """``_StorageInfo``."""
+
+    __slots__ = ()
+
+
+class StorageMetaRecord(Record):
+    """``StorageMeta``."""
+
+    __slots__ = ()
+
+
+class PropertiesRecord(Record):
+    """``TensorProperties`` since torch 2.3."""
+
+    __slots__ = ()
+
+
+class OldPropertiesRecord(PropertiesRecord):
+    """``TensorProperties`` up to torch 2.2, of another module."""
+
+    __slots__ = ()
+
+
+class Layout:
+    """A tensor's layout; no text, so that it cannot stand in for one elsewhere in the pickle."""
+
+    __slots__ = ()
+
+
+class MemoryFormat:
+    """A memory format."""
+
+    __slots__ = ()
+
+
+def _layout(name: object = None) -> Layout:
+    if name not in _LAYOUTS:
+        raise MalformedData(f"it names a layout {str(name)[:40]!r} that torch does not have")
+    return Layout()
+
+
+def _memory_format(code: object = None) -> MemoryFormat:
+    if type(code) is not int or code not in (0, 1, 2, 3):
+        raise MalformedData("it names a memory format that torch does not have")
+    return MemoryFormat()
+
+
+def _join_path(*parts: object) -> str:
+    text = "/".join(str(part) for part in parts[:64])
+    return "/" + text.lstrip("/") if text.startswith("/") else text
+
+
+TABLE: dict[tuple[str, str], object] = {
+    (METADATA, "Metadata"): MetadataRecord,
+    (METADATA, "TensorStorageMetadata"): TensorRecord,
+    (METADATA, "BytesStorageMetadata"): BytesRecord,
+    (METADATA, "ChunkStorageMetadata"): ChunkRecord,
+    (METADATA, "MetadataIndex"): IndexRecord,
+    (METADATA, "StorageMeta"): StorageMetaRecord,
+    (METADATA, "TensorProperties"): PropertiesRecord,
+    (METADATA, "_MEM_FORMAT_ENCODING"): Function(_memory_format),
+    (SHARDED_TENSOR, "TensorProperties"): OldPropertiesRecord,
+    (SHARDED_TENSOR, "MEM_FORMAT_ENCODING"): Function(_memory_format),
+    (FILESYSTEM, "_StorageInfo"): StorageRecord,
+    ("torch", "Size"): tuple,
+    ("torch.serialization", "_get_layout"): Function(_layout),
+    **{
+        (module, name): Function(_join_path)
+        for module in ("pathlib", "pathlib._local")
+        for name in ("Path", "PosixPath", "WindowsPath", "PurePath", "PurePosixPath")
+    },
+    **{
+        (module, "PureWindowsPath"): Function(_join_path)
+        for module in ("pathlib", "pathlib._local")
+    },
+}
+
+
+def dtype_name(properties: object) -> str:
+    """Return the dtype in a pickled ``TensorProperties``."""
+    state = getattr(properties, "state", None)
+    dtype = state[0] if isinstance(state, tuple) and state else None
+    if isinstance(dtype, str):
+        return dtype
+    if isinstance(dtype, type) and issubclass(dtype, Opaque):
+        return dtype.name
+    return "?"
+
+
+def requires_grad(properties: object) -> bool:
+    """Return the flag of that name in a pickled ``TensorProperties``."""
+    state = getattr(properties, "state", None)
+    return isinstance(state, tuple) and len(state) > 2 and state[2] is True
+
+
+def sound_properties(properties: object) -> bool:
+    """Tell whether pickled ``TensorProperties`` are the five fields that torch unpacks."""
+    state = getattr(properties, "state", None)
+    if not isinstance(properties, PropertiesRecord) or not isinstance(state, tuple):
+        return False
+    if len(state) != 5:
+        return False
+    dtype, layout, grad, memory_format, pinned = state
+    known = isinstance(dtype, str) or (
+        isinstance(dtype, type) and issubclass(dtype, Opaque) and dtype.module == "torch"
+    )
+    return (
+        known
+        and isinstance(layout, Layout)
+        and type(grad) is bool
+        and isinstance(memory_format, MemoryFormat)
+        and type(pinned) is bool
+    )
