@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -78,6 +79,9 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    # a short process that makes millions of objects and no cycles worth finding: collecting would
+    # only walk them
+    gc.disable()
     _register(next((word for word in sys.argv[1:] if not word.startswith("-")), None))
     try:
         app()

@@ -186,16 +186,6 @@ def scan_items(
     With ``content``, ``sink`` is given all bytes of the items in the order of the file.
     """
     buffer: memoryview | None = None
-
-    def see(data: ItemBytes, item: Item) -> ItemSeen:
-        return _see(
-            data,
-            item,
-            content=content,
-            tensor=is_tensor(item.fqn),
-            expected=expected_bytes(item),
-        )
-
     for run in runs(items, content=content):
         first = run[0]
         if len(run) > 1 or first.length <= (RUN if content else _QUICK_ITEM):
@@ -203,22 +193,30 @@ def scan_items(
             if sink is not None:
                 sink(data)
             for item in run:
-                view = data[item.offset - first.offset : item.end - first.offset]
-                yield replace(see(_Whole(view), item), bytes_read=item.length)
+                low = item.offset - first.offset
+                view = _Whole(data[low : low + item.length])
+                yield _see(view, item, is_tensor, expected_bytes, content=content)
         elif content:
             buffer = memoryview(bytearray(RUN)) if buffer is None else buffer
             stream = _Stream(reader, first, buffer, sink)
-            seen = see(stream, first)
+            seen = _see(stream, first, is_tensor, expected_bytes, content=content)
             stream.finish()
             yield replace(seen, bytes_read=stream.bytes_read)
         else:
             sparse = _Sparse(reader, first)
-            yield replace(see(sparse, first), bytes_read=sparse.bytes_read)
+            seen = _see(sparse, first, is_tensor, expected_bytes, content=content)
+            yield replace(seen, bytes_read=sparse.bytes_read)
 
 
 def _see(
-    data: ItemBytes, item: Item, *, content: bool, tensor: bool, expected: int | None
+    data: ItemBytes,
+    item: Item,
+    is_tensor: Callable[[str], bool],
+    expected_bytes: Callable[[Item], int | None],
+    *,
+    content: bool,
 ) -> ItemSeen:
+    tensor = is_tensor(item.fqn)
     if not item.transforms:
         return _see_zip(data, item, item.length, item.offset, content=content, tensor=tensor)
     reason = transforms.unreadable(item.transforms)
@@ -226,6 +224,7 @@ def _see(
         reason = "it is compressed, and --quick does not decompress"
     if reason:
         return ItemSeen(item, unread=reason)
+    expected = expected_bytes(item)
     limit = _OBJECT_LIMIT if expected is None else expected + (1 << 20)
     try:
         file, size = transforms.decode(data.pieces(0, item.length), len(item.transforms), limit)
@@ -297,7 +296,13 @@ def _see_zip(
     if not faults:
         payload = _read_small(small, records, item, faults, tensor=tensor)
     return ItemSeen(
-        item, tuple(records), payload, _torch_versions(small), tuple(faults), content_read=content
+        item,
+        tuple(records),
+        payload,
+        _torch_versions(small),
+        tuple(faults),
+        bytes_read=item.length,
+        content_read=content,
     )
 
 

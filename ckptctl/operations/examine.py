@@ -46,6 +46,7 @@ class Examiner:
         self._store, self._base = store, base
         self._context, self._options = context, options
         self._progress, self._lock = progress or Silent(), Lock()
+        self._checks = [check for check in ITEM_CHECKS if options.asks(check.id)]
 
     def run(
         self, units: list[Unit], *, label: str = "", executor: Executor | None = None
@@ -133,12 +134,7 @@ class Examiner:
             )
 
     def _ask(self, seen: ItemSeen) -> list[Finding]:
-        return [
-            finding
-            for check in ITEM_CHECKS
-            if self._options.asks(check.id)
-            for finding in check.ask(self._context, seen)
-        ]
+        return [finding for check in self._checks for finding in check.ask(self._context, seen)]
 
     def _look_again(self, seen: ItemSeen, found: list[Finding], *, content: bool) -> list[Finding]:
         """Read an accused item once more; only what both readings say is said of the checkpoint."""
