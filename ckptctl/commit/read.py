@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from ckptctl.errors import MalformedData, NotFound
+from ckptctl.errors import MalformedData, NotFound, StorageError
 from ckptctl.model.records import (
     LATEST,
     MANIFEST,
@@ -73,11 +73,18 @@ def read_quarantine(store: Store, checkpoint: str) -> QuarantineRecord | None:
     last = newest(lambda number: exists(store, _join(checkpoint, quarantine_path(number))))
     if not last:
         return None
-    return _read(store, _join(checkpoint, quarantine_path(last)), QuarantineRecord)
+    path = _join(checkpoint, quarantine_path(last))
+    record = _read(store, path, QuarantineRecord)
+    if record is None or record.revision != last:
+        raise MalformedData(f"{path}: it is the record of another revision")
+    return record
 
 
-def read_pointer(store: Store, name: str = LATEST) -> Pointer:
-    """Find the newest revision of a pointer, skipping damaged records, which it names."""
+def read_pointer(store: Store, name: str = LATEST, *, tolerant: bool = False) -> Pointer:
+    """Find the newest revision of a pointer, skipping damaged records, which it names.
+
+    With ``tolerant`` a record that the storage does not give is skipped like a damaged one.
+    """
     last = newest(lambda number: exists(store, pointer_path(name, number)))
     problems: list[str] = []
     for number in range(last, 0, -1):
@@ -85,6 +92,11 @@ def read_pointer(store: Store, name: str = LATEST) -> Pointer:
             revision = _read(store, pointer_path(name, number), PointerRevision)
         except MalformedData as error:
             problems.append(str(error))
+            continue
+        except StorageError as error:
+            if not tolerant:
+                raise
+            problems.append(f"{pointer_path(name, number)} could not be read: {error}")
             continue
         if revision is None or (revision.name, revision.revision) != (name, number):
             problems.append(f"{pointer_path(name, number)}: it is the record of another revision")

@@ -204,10 +204,13 @@ def decode(kind: type[RecordType], data: bytes) -> RecordType:
     stated = body.pop("digest", None)
     try:
         actual = "sha256:" + hashlib.sha256(canonical(body)).hexdigest()
+        whole = canonical({**body, "digest": actual})
     except (ValueError, RecursionError):
-        actual = ""
+        raise MalformedData("it holds what no record can hold") from None
     if stated != actual:
         raise MalformedData("its digest does not fit its content: it was altered")
+    if data != whole:
+        raise MalformedData("it is not in the encoding of records: torn or altered")
     del body["schema"]
     known = {item.name: item for item in dataclasses.fields(kind)}
     unknown = sorted(set(body) - set(known))
@@ -239,7 +242,9 @@ def _typed(body: dict[str, Any]) -> dict[str, Any]:
             raise MalformedData("its list of files is not a list")
         body["files"] = tuple(map(_file, body["files"]))
     if isinstance(body.get("passed_over"), list):
-        body["passed_over"] = tuple(map(str, body["passed_over"]))
+        if not all(isinstance(one, str) for one in body["passed_over"]):
+            raise MalformedData("its field passed_over has the wrong type")
+        body["passed_over"] = tuple(body["passed_over"])
     return body
 
 
@@ -256,8 +261,8 @@ def _file(body: object) -> FileRecord:
         or record.size < 0
         or not isinstance(record.digest, str)
         or not _DIGEST.fullmatch(record.digest)
-        or not isinstance(record.rank, int | None)
-        or not isinstance(record.step, int | None)
+        or type(record.rank) not in (int, type(None))
+        or type(record.step) not in (int, type(None))
     ):
         raise MalformedData(f"an entry of its list of files is not valid: {str(body)[:80]}")
     return record
@@ -286,5 +291,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 def _check_types(record: Record) -> None:
     for item in dataclasses.fields(record):
         value = getattr(record, item.name)
-        if not isinstance(value, _TYPES.get(item.name, (str,))):
+        if type(value) not in _TYPES.get(item.name, (str,)) or (
+            item.name == "world_size" and value is None and isinstance(record, Receipt)
+        ):
             raise MalformedData(f"its field {item.name} has the wrong type")

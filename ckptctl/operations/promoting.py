@@ -56,7 +56,10 @@ def promote(
         raise Refused(
             f"pointer {LATEST} is at revision {pointer.last}, not {expect}; nothing was changed"
         )
+    # whoever made these records may have died before they were durable
+    store.make_durable([f"{place.path}/{MANIFEST}" if place.path else MANIFEST])
     if current is not None and current.target == place.path and current.manifest == manifest.digest:
+        store.make_durable([current.path])
         return Promoted(LATEST, current.revision, place.path, manifest.step, moved=False)
     older = (
         current is not None
@@ -87,7 +90,7 @@ def promote(
         step=manifest.step,
         manifest=manifest.digest,
         rollback=older,
-        passed_over=_passed_over(store, manifest) if older else (),
+        passed_over=_passed_over(store, manifest, current, rollback=older),
         time=now(),
         actor=actor(),
         reason=reason,
@@ -126,14 +129,17 @@ def _sealed(store: WritableStore, place: Place) -> Manifest:
     return manifest
 
 
-def _passed_over(store: WritableStore, manifest: Manifest) -> tuple[str, ...]:
-    newer = []
-    for place in find(store):
+def _passed_over(
+    store: WritableStore, manifest: Manifest, current: PointerRevision | None, *, rollback: bool
+) -> tuple[str, ...]:
+    """Name the commits that this and earlier rollbacks turned their backs on."""
+    found = set(current.passed_over if current is not None else ())
+    for place in find(store) if rollback else ():
         if any(entry.name == MANIFEST for entry in place.entries):
             try:
                 other = commit.read_manifest(store, place.path)
             except MalformedData:
                 continue
             if other is not None and (other.step or -1) > (manifest.step or -1):
-                newer.append(other.digest)
-    return tuple(sorted(newer))
+                found.add(other.digest)
+    return tuple(sorted(found - {manifest.digest}))

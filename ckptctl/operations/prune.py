@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ckptctl import commit
-from ckptctl.errors import StorageError
+from ckptctl.errors import Refused, StorageError
 from ckptctl.formats import dcp
 from ckptctl.model.records import LATEST, MANIFEST
 from ckptctl.model.state import State
@@ -118,7 +118,13 @@ def _protected(store: Store, places: dict[str, Place], rows: tuple[Row, ...]) ->
     for pointer in pointers(store, list(places.values())):
         if pointer.target is not None:
             found[pointer.target or "."] = f"{pointer.name} names it"
-    revision = commit.read_pointer(store).revision
+    promoted = commit.read_pointer(store)
+    if promoted.problems:
+        raise Refused(
+            f"{promoted.problems[0]}; what it names cannot be protected, so nothing is deleted: "
+            "promote a checkpoint first"
+        )
+    revision = promoted.revision
     if revision is not None:
         found[revision.target] = f"pointer {LATEST} names it"
     for row in reversed(rows):

@@ -41,6 +41,7 @@ def set_mark(
         raise Refused("a reason is needed: whoever is on call next will ask for it")
     last, standing = _last(store, place)
     if quarantined and standing is not None and standing.quarantined:
+        store.make_durable([f"{place.path}/{standing.path}"])
         return Marked(
             place.path, quarantined=True, reason=standing.reason, revision=last, changed=False
         )

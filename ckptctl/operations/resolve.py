@@ -87,18 +87,18 @@ def resolve(
     places = find(store)
     if not places:
         raise NothingThere(f"{store.url}: no checkpoint exists here")
-    pointer = commit.read_pointer(store)
+    pointer = commit.read_pointer(store, tolerant=True)
     notes = [f"pointer {LATEST}: {problem}" for problem in pointer.problems]
     skipped: list[Skipped] = []
-    manifests = _manifests(store, places, skipped)
+    troubles: list[str] = []
+    manifests = _manifests(store, places, skipped, troubles)
     candidates = _order(manifests, pointer, skipped, notes)
     notes += _disagreements(store, places, manifests, pointer)
-    trouble = ""
     for candidate in candidates:
         reason = _unfit(store, candidate, options)
         if not reason:
             reason, failed = _check(store, candidate.place, options, progress, sealed=True)
-            trouble = trouble or failed
+            troubles.append(failed)
         if not reason:
             how = candidate.how
             return _resolution(
@@ -106,10 +106,10 @@ def resolve(
             )
         skipped.append(Skipped(candidate.place.path, candidate.manifest.step, reason))
     if options.allow_uncommitted:
-        taken = {candidate.place.path for candidate in candidates}
+        taken = {*manifests, *(skip.checkpoint for skip in skipped)}
         for place in reversed([p for p in places if p.path not in taken and p.readable]):
             reason, failed = _check_uncommitted(store, place, options, progress)
-            trouble = trouble or failed
+            troubles.append(failed)
             if not reason:
                 how = "newest whole one; it was never committed, so nothing proves its identity"
                 return _resolution(store, place, place.name.step, how, options, skipped, notes)
@@ -122,13 +122,14 @@ def resolve(
                 hint = "; --allow-uncommitted takes such" if state is State.COMPLETE else ""
                 why = f"not committed ({state.value}{': ' if reason else ''}{reason}){hint}"
                 skipped.append(Skipped(place.path, place.name.step, why))
-    if trouble:
-        raise StorageError(f"{store.url}: no checkpoint could be proven good: {trouble}")
+    reasons = [trouble for trouble in troubles if trouble]
+    if reasons:
+        raise StorageError(f"{store.url}: no checkpoint could be proven good: {reasons[0]}")
     raise NoneUsable(f"{store.url}: checkpoints exist and none is usable", skipped, notes)
 
 
 def _manifests(
-    store: Store, places: list[Place], skipped: list[Skipped]
+    store: Store, places: list[Place], skipped: list[Skipped], troubles: list[str]
 ) -> dict[str, tuple[Place, Manifest]]:
     found = {}
     for place in places:
@@ -138,6 +139,11 @@ def _manifests(
             manifest = commit.read_manifest(store, place.path)
         except MalformedData as error:
             skipped.append(Skipped(place.path, place.name.step, f"its manifest: {error}"))
+            continue
+        except StorageError as error:
+            reason = f"its manifest could not be read: {error}"
+            skipped.append(Skipped(place.path, place.name.step, reason))
+            troubles.append(str(error))
             continue
         if manifest is not None:
             found[place.path] = (place, manifest)
@@ -202,8 +208,8 @@ def _unfit(store: Store, candidate: _Candidate, options: ResolveOptions) -> str:
 def _quarantined(store: Store, place: Place) -> str:
     try:
         record = commit.read_quarantine(store, place.path)
-    except MalformedData as error:
-        return f"quarantined, by a record that cannot be read: {error}"
+    except (MalformedData, StorageError) as error:
+        return f"it may be quarantined; its record cannot be read: {error}"
     if record is not None and record.quarantined:
         return f"quarantined by {record.actor} at {record.time}: {record.reason}"
     return ""

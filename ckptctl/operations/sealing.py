@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -165,11 +166,14 @@ def _receipts(store: WritableStore, place: Place, checkpoint: Checkpoint) -> lis
         if len(values) > 1:
             listed = ", ".join(sorted(map(str, values)))
             raise Findings(f"{place.path}: the ranks' receipts are of several {what}: {listed}")
-    missing = sorted(set(range(receipts[0].world_size)) - {receipt.rank for receipt in receipts})
-    if missing:
-        listed = ", ".join(map(str, missing[:8]))
+    size, ranks = receipts[0].world_size, {receipt.rank for receipt in receipts}
+    if not all(0 <= rank < size for rank in ranks):
+        raise Findings(f"{place.path}: a receipt of rank {max(ranks)} in a world of {size} ranks")
+    if len(ranks) < size:
+        first = itertools.islice((rank for rank in range(size) if rank not in ranks), 8)
+        listed = ", ".join(map(str, first))
         raise Findings(
-            f"{place.path}: {len(missing)} of {receipts[0].world_size} ranks have left no receipt: "
+            f"{place.path}: {size - len(ranks)} of {size} ranks have left no receipt: "
             f"{listed}; their save is not finished"
         )
     return receipts

@@ -126,7 +126,7 @@ def verify(
 
 def _seal(store: Store, place: Place, options: Options) -> Seal:
     """Read the checkpoint's records and the pointer, where one names it."""
-    pointer = read_pointer(store).revision if place.path else None
+    pointer = read_pointer(store, tolerant=True).revision if place.path else None
     return read_seal(
         store,
         place.path,

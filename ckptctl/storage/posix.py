@@ -161,7 +161,8 @@ class PosixStore:
             with suppress(OSError):
                 self._system.unlink(aside)
         try:
-            self._system.sync_directory(final.parent)
+            for directory in self._directories(final):
+                self._system.sync_directory(directory)
         except OSError as error:
             raise OutcomeUnknown(
                 f"{final} was made, but making its name durable failed: {error.strerror or error}"
@@ -209,6 +210,8 @@ class PosixStore:
         for directory in directories:
             with _writing(directory):
                 self._system.sync_directory(directory)
+        with suppress(OSError):
+            self._system.sync_directory(self._root.parent)
 
     def rename_directory(self, old: str, new: str) -> None:
         """Rename a directory in one step; raises ``Conflict`` if the new name is taken."""
@@ -223,6 +226,12 @@ class PosixStore:
             raise OutcomeUnknown(
                 f"{source} was renamed, but making that durable failed: {error.strerror or error}"
             ) from error
+
+    def _directories(self, place: Path) -> Iterator[Path]:
+        """Yield the directories from the one that holds a file up to the root."""
+        while place != self._root:
+            place = place.parent
+            yield place
 
     def _make_parents(self, directory: Path) -> None:
         missing = []
@@ -258,7 +267,14 @@ class PosixStore:
                     f"{final.parent} is on a file system without hard links, so that exclusive "
                     "creation cannot be had there; nothing was changed"
                 ) from error
-            raise
+            try:
+                mine = final.samefile(aside)
+            except FileNotFoundError:
+                mine = False
+            except OSError:
+                raise OutcomeUnknown(f"{final}: may or may not have been made: {error}") from error
+            if not mine:
+                raise
 
 
 def _entry(path: str, status: os.stat_result, target: str | None) -> Entry:

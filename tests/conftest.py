@@ -1,0 +1,35 @@
+"""What all tests share: real checkpoints to look at, and copies of them to damage."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FIXTURES = ROOT / "fixtures"
+SHARED = Path(os.environ.get("CKPTCTL_SHARED", ROOT.parent / "shared"))
+"""More samples than fit into the repository; tests that need them are skipped without."""
+
+
+@pytest.fixture
+def samples() -> Path:
+    """The directory of further real checkpoints, where it is there."""
+    if not (SHARED / "samples").is_dir():
+        pytest.skip("no further samples beside the checkout")
+    return SHARED / "samples"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that copies a fixture (``fsdp2/step-12``) to where it may be damaged."""
+
+    def make(case: str, name: str | None = None) -> Path:
+        target = tmp_path / "run" / (name or Path(case).name)
+        shutil.copytree(FIXTURES / case, target)
+        return target
+
+    return make
