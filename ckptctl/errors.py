@@ -42,6 +42,8 @@ class ShortRead(StorageError):
 class MalformedData(CkptctlError):
     """Bytes that a reader could not accept; readers turn it into a fault of the checkpoint."""
 
+    exit_code = 10
+
 
 class UnsafeData(MalformedData):
     """Bytes that ask for code to be run or for memory without bound."""

@@ -26,12 +26,13 @@ _COLOURS = {
 
 def list_command(
     root: Annotated[str, typer.Argument(help="Directory or URL that holds checkpoints, or one.")],
-    committed: Annotated[bool, typer.Option(help="Only committed ones.")] = False,
+    committed: Annotated[bool, typer.Option("--committed", help="Only committed ones.")] = False,
     state: Annotated[
-        list[State] | None, typer.Option(help="Only those in this state; may be repeated.")
+        list[State] | None,
+        typer.Option(metavar="STATE", help="Only those in this state; may be repeated."),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the last so many.")] = None,
-    check: Annotated[bool, typer.Option(help="Parse large metadata too.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Parse large metadata too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List every checkpoint below a root, in numeric order of their steps.

@@ -6,9 +6,10 @@ import gc
 import os
 import sys
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from ckptctl import __version__
 from ckptctl.cli.text import safe
@@ -25,7 +26,23 @@ _EXIT_CODES = (
     "interrupted; 1 ckptctl itself failed."
 )
 
+
+class _ReaderGone(BaseException):
+    """Carries a broken pipe past typer, which would end the process with a code of its own."""
+
+
+class _Group(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise _ReaderGone from None
+        return result
+
+
 app = typer.Typer(
+    cls=_Group,
     help=_HELP,
     epilog=_EXIT_CODES,
     no_args_is_help=True,
@@ -84,28 +101,38 @@ def main() -> None:
     gc.disable()
     _register(next((word for word in sys.argv[1:] if not word.startswith("-")), None))
     try:
-        app()
+        code = app(standalone_mode=False) or 0
     except CkptctlError as error:
         _complain(str(error))
         code = error.exit_code
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted")
         code = 130
-    except BrokenPipeError:
-        # whoever read our output has gone; keep the interpreter from complaining once more
+    except _ReaderGone:
+        # keep the interpreter from complaining once more when it closes the stream
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except Exception as error:
-        if os.environ.get("CKPTCTL_DEBUG"):
-            raise
-        _complain(
-            f"ckptctl itself failed: {type(error).__name__}: {error}; with CKPTCTL_DEBUG=1 it says "
-            "where"
-        )
-        code = 1
-    else:
-        code = 0
+        code = _explain(error)
     sys.exit(code)
+
+
+def _explain(error: Exception) -> int:
+    """Print a wrong call, escaped as it quotes what was typed, or a failure of ckptctl itself."""
+    message = getattr(error, "format_message", None)
+    if message is not None:  # the base of typer's usage errors has no public name
+        context = getattr(error, "ctx", None)
+        asked = type(error).__name__ == "NoArgsIsHelpError"
+        usage = f"{context.get_usage()}\n\nError: " if context is not None and not asked else ""
+        for line in f"{usage}{message()}".split("\n"):
+            sys.stderr.write(f"{safe(line)}\n")
+        return int(getattr(error, "exit_code", 2))
+    if os.environ.get("CKPTCTL_DEBUG"):
+        raise error
+    _complain(
+        f"ckptctl itself failed: {type(error).__name__}: {error}; with CKPTCTL_DEBUG=1 it says where"
+    )
+    return 1
 
 
 def _complain(message: str) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 _UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
@@ -23,7 +24,9 @@ def safe(text: object) -> str:
 
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    if code < 256:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
 
 
 class Screen:

@@ -264,10 +264,16 @@ def _verdict(result: Verification, options: Options, screen: Screen, name: str) 
 
 def _extent(result: Verification, options: Options) -> str:
     """Say how much of the content the verdict rests on."""
+    if options.select or options.ignore:
+        return "the chosen checks found nothing"
     rows = [row for row in result.report.coverage if row.stage == Stage.CONTENT]
     examined, total = sum(row.examined for row in rows), sum(row.total for row in rows)
     if options.quick:
         return "structure whole, content not read"
+    items = [row for row in result.report.coverage if row.stage == Stage.ITEMS]
+    seen, all_items = sum(row.examined for row in items), sum(row.total for row in items)
+    if result.manifest is None and seen < all_items:
+        return f"structure whole, content of {seen:,} of {all_items:,} items checked"
     if examined == total:
         return "whole, content checked by " + ("digest" if result.manifest else "CRC")
     if examined == 0:

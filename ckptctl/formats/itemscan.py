@@ -221,7 +221,7 @@ def _see(
         return _see_zip(data, item, item.length, item.offset, content=content, tensor=tensor)
     reason = transforms.unreadable(item.transforms)
     if not reason and not content:
-        reason = "it is compressed, and --quick does not decompress"
+        reason = "it is compressed, and its content was left out"
     if reason:
         return ItemSeen(item, unread=reason)
     expected = expected_bytes(item)

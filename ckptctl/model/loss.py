@@ -31,6 +31,9 @@ def describe_loss(
     parameters: list[Item] = []
     rest: list[Item] = []
     for item in lost:
+        box = boxes.box(item)
+        if box is not None and box.volume == 0:
+            continue  # the empty tail that a rank without rows saves: nothing is lost with it
         component = component_of(elements(item.fqn, checkpoint.paths_in_state.get(item.fqn)))
         state = optimizer_state_of(item.fqn)
         if component == "model":
@@ -52,7 +55,7 @@ def describe_loss(
     shown = words[:limit]
     hidden = len(words) - len(shown) + orphans
     if hidden > 0:
-        shown.append(f"{hidden} more pieces of tensors")
+        shown.append(f"{hidden} more piece{'s' if hidden > 1 else ''} of tensors")
     if rest:
         names = [item.fqn for item in rest]
         listed = ", ".join(names[:limit])

@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
-from typing_extensions import Self
-
 from ckptctl.errors import MalformedData
 from ckptctl.model.paths import is_contained
 
@@ -60,7 +58,7 @@ class Record:
         """Return the bytes to store."""
         return canonical(self.document())
 
-    def sealed(self) -> Self:
+    def sealed(self: RecordType) -> RecordType:
         """Return the record with its digest filled in."""
         return dataclasses.replace(self, digest=self.document()["digest"])
 

@@ -143,6 +143,8 @@ def _state(
     sealed = _sealed_state(store, place, files)
     if sealed is not None:
         return *sealed, _ranks(files)
+    if place.problem:
+        return State.UNREADABLE, place.problem, None
     if not place.readable:
         if place.format:
             return State.NOT_EXAMINED, f"{place.format} is not read by this release", None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -37,13 +38,15 @@ _OTHER_FORMATS = (
 class Place:
     """Where a checkpoint is: its path below the root and what its directory holds.
 
-    ``format`` is empty where no known layout was recognised.
+    ``format`` is empty where no known layout was recognised; ``problem`` says why its directory
+    could not be listed.
     """
 
     path: str
     name: CheckpointName
     entries: tuple[Entry, ...]
     format: str = ""
+    problem: str = ""
 
     @property
     def readable(self) -> bool:
@@ -99,8 +102,8 @@ def _find(
     for entry in entries:
         if entry.kind != "directory" or entry.target is not None or depth == 0:
             continue
-        if entry.name.startswith(("ckptctl.", ".git")):
-            continue
+        if entry.name.startswith(("ckptctl.", ".")) or entry.name == "lost+found":
+            continue  # our own records, snapshots of file servers, and what is the system's
         own = parse_name(entry.name)
         if name.recognised and own.step is None:
             # parts of one checkpoint (an optimizer's directory, a model's) belong to its step
@@ -109,8 +112,8 @@ def _find(
             inside = store.entries(entry.path)
         except NotFound:
             continue
-        except StorageError:
-            below.append(Place(entry.path, own, ()))
+        except StorageError as error:
+            below.append(Place(entry.path, own, (), problem=str(error)))
             continue
         below.extend(_find(store, entry.path, inside, depth - 1, own))
     other = _other_format(names)
@@ -199,12 +202,11 @@ def pointers(store: Store, places: list[Place]) -> list[Pointer]:
         return []
     for entry in entries:
         if entry.target is not None:
-            text = entry.target
-            relative = posixpath.normpath(text).rstrip("/")
-            target = relative if relative in paths else None
-            if entry.kind == "directory" and target is None:
-                target = next((p for p in paths if p and p == posixpath.basename(relative)), None)
-            found.append(Pointer(entry.name, text, target))
+            target: str | None = _inside(store, entry.target)
+            if target in paths:
+                found.append(Pointer(entry.name, entry.target, target))
+            elif entry.kind == "other":  # dangling, or a loop
+                found.append(Pointer(entry.name, entry.target))
         elif entry.kind == "file" and entry.name in _POINTER_FILES:
             text = _text(store, entry)
             target = text if text in paths else None
@@ -212,6 +214,13 @@ def pointers(store: Store, places: list[Place]) -> list[Pointer]:
                 target = steps.get(int(text))
             found.append(Pointer(entry.name, text, target))
     return found
+
+
+def _inside(store: Store, link: str) -> str:
+    """Return a link's target as a path below the root, or as it leads out of it."""
+    if not posixpath.isabs(link):
+        return posixpath.normpath(link)
+    return posixpath.relpath(os.path.realpath(link), os.path.realpath(store.url))
 
 
 def _text(store: Store, entry: Entry) -> str:

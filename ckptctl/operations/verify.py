@@ -76,6 +76,8 @@ def verify(
     options = options or Options()
     url = address(store, place.path)
     base = Verification(url, place.name.step, place.format, Verdict.UNFINISHED, Report())
+    if place.problem:
+        return replace(base, problem=place.problem)
     if not place.readable and place.format:
         return replace(base, problem=f"{place.format} is not read by this release")
     try:

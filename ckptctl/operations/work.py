@@ -145,7 +145,7 @@ class Tally:
         """Count one item."""
         self._bytes += seen.bytes_read
         if seen.unread:
-            prefix = "" if "--quick" in seen.unread else UNFINISHED_PREFIX
+            prefix = UNFINISHED_PREFIX if self._unit.content else ""
             _count(self._item_gaps, prefix + seen.unread)
             return
         self._items += 1
