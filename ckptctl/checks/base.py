@@ -15,6 +15,9 @@ from ckptctl.model.seal import Seal
 
 Subject = TypeVar("Subject")
 
+_MOST_TANGLES = 3
+"""Tensors of which the cover is searched for long in vain, before no more patience is spent."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:
@@ -70,12 +73,15 @@ class Context:
         self.content_faults: list[Fault] = []
         self.boxes = BoxIndex(checkpoint)
         self._tilings: dict[str, Tiling] = {}
+        self._tangles = 0
 
     def tiling(self, entry: TensorEntry) -> Tiling:
         """How the chunks of a tensor cover it."""
         found = self._tilings.get(entry.fqn)
         if found is None:
-            found = self._tilings[entry.fqn] = tile(entry.shape, entry.boxes)
+            found = tile(entry.shape, entry.boxes, patient=self._tangles < _MOST_TANGLES)
+            self._tangles += not found.finished
+            self._tilings[entry.fqn] = found
         return found
 
     @cached_property

@@ -26,6 +26,12 @@ def _structure(context: Context, seen: ItemSeen) -> Iterator[Hit]:
             yield Hit(fault.message, context.where(seen.item), loss)
 
 
+def _unsafe(context: Context, seen: ItemSeen) -> Iterator[Hit]:
+    for fault in seen.faults:
+        if fault.check == "unsafe-item":
+            yield Hit(fault.message, context.where(seen.item))
+
+
 def _mismatch(context: Context, seen: ItemSeen) -> Iterator[Hit]:
     entry = context.checkpoint.entries.get(seen.item.fqn)
     payload = seen.payload
@@ -88,6 +94,14 @@ CHECKS: tuple[Check[ItemSeen], ...] = (
         "An item is not a whole torch.save zip.",
         _ELSEWHERE,
         _structure,
+    ),
+    Check(
+        "unsafe-item",
+        Stage.ITEMS,
+        Severity.ERROR,
+        "An item asks its reader to run something; torch would run it.",
+        "do not load {checkpoint} with torch; find out who wrote it",
+        _unsafe,
     ),
     Check(
         "item-mismatch",

@@ -27,8 +27,8 @@ _EXIT_CODES = (
 )
 
 
-class _ReaderGone(BaseException):
-    """Carries a broken pipe past typer, which would end the process with a code of its own."""
+class _Ended(BaseException):
+    """Carries an ending past typer, which would end the process in a way of its own."""
 
 
 class _Group(TyperGroup):
@@ -36,8 +36,8 @@ class _Group(TyperGroup):
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except BrokenPipeError:
-            raise _ReaderGone from None
+        except (KeyboardInterrupt, BrokenPipeError) as error:
+            raise _Ended from error
         return result
 
 
@@ -105,13 +105,14 @@ def main() -> None:
     except CkptctlError as error:
         _complain(str(error))
         code = error.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        _complain("interrupted")
-        code = 130
-    except _ReaderGone:
-        # keep the interpreter from complaining once more when it closes the stream
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 141
+    except (_Ended, KeyboardInterrupt, typer.Abort) as ended:
+        if isinstance(ended.__cause__, BrokenPipeError):
+            # keep the interpreter from complaining once more when it closes the stream
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 141
+        else:
+            _complain("interrupted")
+            code = 130
     except Exception as error:
         code = _explain(error)
     sys.exit(code)

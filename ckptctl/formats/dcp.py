@@ -32,7 +32,7 @@ METADATA = ".metadata"
 LEFTOVER = ".metadata.tmp"
 _RANK_METADATA = re.compile(r"__(\d+)\.metadata")
 _SHARD = re.compile(r".*__\d+_\d+\.distcp")
-_COMPANIONS = ("common.pt", "metadata.json", "integrity.json", "meta.pt", ".metadata.bck")
+COMPANIONS = ("common.pt", "metadata.json", "integrity.json", "meta.pt", ".metadata.bck")
 
 
 def detect(names: Iterable[str]) -> bool:
@@ -141,7 +141,7 @@ def assemble(files: Mapping[str, File], parsed: list[Parsed], faults: list[Fault
         auxiliary=frozenset(
             name
             for name in files
-            if name in _COMPANIONS or name in (METADATA, LEFTOVER) or _RANK_METADATA.fullmatch(name)
+            if name in COMPANIONS or name in (METADATA, LEFTOVER) or _RANK_METADATA.fullmatch(name)
         ),
     )
 

@@ -6,7 +6,7 @@ Source of the names: ``torch/distributed/checkpoint/{metadata,filesystem}.py``, 
 from __future__ import annotations
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats.pickles import Function, Opaque, Sealed
+from ckptctl.formats.pickles import Function, Opaque, Sealed, size
 
 METADATA = "torch.distributed.checkpoint.metadata"
 FILESYSTEM = "torch.distributed.checkpoint.filesystem"
@@ -123,7 +123,9 @@ def _memory_format(code: object = None) -> MemoryFormat:
 
 
 def _join_path(*parts: object) -> str:
-    text = "/".join(str(part) for part in parts[:64])
+    if len(parts) > 256 or not all(isinstance(part, str) and len(part) < 4096 for part in parts):
+        raise MalformedData("a path is not made of names")
+    text = "/".join(map(str, parts))
     return "/" + text.lstrip("/") if text.startswith("/") else text
 
 
@@ -139,7 +141,7 @@ TABLE: dict[tuple[str, str], object] = {
     (SHARDED_TENSOR, "TensorProperties"): OldPropertiesRecord,
     (SHARDED_TENSOR, "MEM_FORMAT_ENCODING"): Function(_memory_format),
     (FILESYSTEM, "_StorageInfo"): StorageRecord,
-    ("torch", "Size"): tuple,
+    ("torch", "Size"): Function(size),
     ("torch.serialization", "_get_layout"): Function(_layout),
     **{
         (module, name): Function(_join_path)

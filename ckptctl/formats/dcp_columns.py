@@ -37,15 +37,23 @@ from ckptctl.formats.dcp_metadata import (
     root_state,
 )
 from ckptctl.formats.pickles import MAX_SIZE, SCAN_LIMIT, SafeUnpickler, no_collector, run
-from ckptctl.formats.picklescan import scan
 from ckptctl.model.checkpoint import Items, ObjectEntry, TensorEntry
 from ckptctl.model.geometry import Boxes
 from ckptctl.storage import Reader
 
-FAST_FROM = 2 << 20
+FAST_FROM = SCAN_LIMIT + 1
 """Bytes of metadata from which this lane is taken."""
 
 _BUFFER = 1 << 20
+_WORD, _PLACE = 1 << 63, 1 << 62
+_FIELDS = frozenset(
+    {"state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version"}
+)
+_OBJECT_FIELDS = {
+    "chunk": frozenset({"offsets", "sizes"}),
+    "index": INDEX_FIELDS,
+    "place": frozenset({"relative_path", "offset", "length", "transform_descriptors"}),
+}
 
 
 class _Unusual(Exception):
@@ -59,28 +67,35 @@ class _Columns:
         self.chunks: list[dict[str, Any]] = []
         self.indices: list[dict[str, Any]] = []
         self.places: list[dict[str, Any]] = []
-        self.chunk_count = 0
-        # unsigned, so that a negative number is refused on its way in
-        self.chunk_offsets, self.chunk_sizes = array("Q"), array("Q")
+        # a number that does not fit 63 bits is refused on its way in
+        self.chunk_offsets, self.chunk_sizes = array("q"), array("q")
+        self.offset_widths, self.size_widths = array("H"), array("H")
         self.fqns: list[Any] = []
-        self.index_fields: set[str] = set()
+        self.fields: dict[str, set[str]] = {"chunk": set(), "index": set(), "place": set()}
         self.hint_types: set[type] = set()
+        self.number_types: set[type] = set()
         self.origins: list[Any] = []
         self.paths: list[Any] = []
-        self.offsets, self.lengths = array("Q"), array("Q")
+        self.offsets, self.lengths = array("q"), array("q")
         self.transforms: dict[int, Any] = {}
 
     def drain(self) -> None:
         """Take over all states that are complete, and empty them."""
+        flat = chain.from_iterable
         if self.chunks:
-            self.chunk_count += len(self.chunks)
-            flat = chain.from_iterable
-            self.chunk_offsets.extend(flat(map(itemgetter("offsets"), self.chunks)))
-            self.chunk_sizes.extend(flat(map(itemgetter("sizes"), self.chunks)))
+            for name, numbers, widths in (
+                ("offsets", self.chunk_offsets, self.offset_widths),
+                ("sizes", self.chunk_sizes, self.size_widths),
+            ):
+                column = list(map(itemgetter(name), self.chunks))
+                self.number_types.update(map(type, flat(column)))
+                numbers.extend(flat(column))
+                widths.extend(map(len, column))
+            self.fields["chunk"].update(flat(self.chunks))
         if self.indices:
             self.fqns.extend(map(itemgetter("fqn"), self.indices))
             self.origins.extend([state.get("offset") for state in self.indices])
-            self.index_fields.update(chain.from_iterable(self.indices))
+            self.fields["index"].update(flat(self.indices))
             self.hint_types.update(map(type, [state.get("index") for state in self.indices]))
         if self.places:
             if max(map(len, self.places)) > 3:
@@ -89,6 +104,9 @@ class _Columns:
             self.paths.extend(map(itemgetter("relative_path"), self.places))
             self.offsets.extend(map(itemgetter("offset"), self.places))
             self.lengths.extend(map(itemgetter("length"), self.places))
+            self.number_types.update(map(type, map(itemgetter("offset"), self.places)))
+            self.number_types.update(map(type, map(itemgetter("length"), self.places)))
+            self.fields["place"].update(flat(self.places))
         for states in (self.chunks, self.indices, self.places):
             for state in states:
                 state.clear()
@@ -157,8 +175,6 @@ def parse_metadata(reader: Reader, source: str) -> Parsed:
 
 
 def _parse(reader: Reader, source: str) -> Parsed:
-    if reader.size <= SCAN_LIMIT:
-        scan(reader.read(0, reader.size))
     columns = _Columns()
     chunk, index, place = map(_collector, (columns.chunks, columns.indices, columns.places))
     table = {
@@ -167,6 +183,7 @@ def _parse(reader: Reader, source: str) -> Parsed:
         (METADATA, "MetadataIndex"): index,
         (FILESYSTEM, "_StorageInfo"): place,
     }
+    table["torch", "Size"] = tuple  # in C; a ceiling on memory stands guard
     file = _Draining(reader, columns.drain)
     unpickler = SafeUnpickler(file, table)
     root = run(unpickler, reader.size)
@@ -178,6 +195,11 @@ def _parse(reader: Reader, source: str) -> Parsed:
     describe_globals(parsed, unpickler)
     mapping, storage = state["state_dict_metadata"], state.get("storage_data")
     if not isinstance(mapping, dict) or not isinstance(storage, dict):
+        raise _Unusual
+    planner = state.get("planner_data") or {}
+    if set(state) - _FIELDS or not isinstance(planner, dict):
+        raise _Unusual  # something else might have mentioned the objects before the mappings do
+    if set(map(type, chain.from_iterable(planner.values()))) - {str, int}:
         raise _Unusual
     if not len(storage) == len(columns.fqns) == len(columns.paths) == len(columns.offsets):
         raise _Unusual
@@ -214,8 +236,8 @@ def _fill_entries(
         if isinstance(record, BytesRecord):
             parsed.entries[fqn] = ObjectEntry(fqn)
             continue
-        state = record.state if isinstance(record, TensorRecord) else None
-        if not isinstance(state, dict):
+        state = getattr(record, "state", None) if isinstance(record, TensorRecord) else None
+        if not isinstance(state, dict) or len(state) != 3:
             raise _Unusual
         shape, chunks, properties = state["size"], state["chunks"], state["properties"]
         if type(shape) is not tuple or type(chunks) is not list:
@@ -227,6 +249,8 @@ def _fill_entries(
         if set(map(type, chunks)) - {chunk}:
             raise _Unusual
         ndim, count = len(shape), len(chunks)
+        if ndim > 64 or set(columns.offset_widths[used : used + count]) - {ndim}:
+            raise _Unusual
         width = ndim * count
         boxes = Boxes(
             ndim,
@@ -240,7 +264,9 @@ def _fill_entries(
             fqn, dtype_name(properties), shape, boxes, requires_grad(properties)
         )
     ends = {len(columns.chunk_offsets), len(columns.chunk_sizes), position}
-    if used != columns.chunk_count or len(ends) != 1:
+    if used != len(columns.offset_widths) or len(ends) != 1:
+        raise _Unusual
+    if columns.offset_widths != columns.size_widths:
         raise _Unusual
     return "OldPropertiesRecord" in kinds
 
@@ -249,12 +275,25 @@ def _check_columns(columns: _Columns) -> None:
     """Accept only names, origins and transforms of the right type."""
     if set(map(type, columns.fqns)) - {str} or set(map(type, columns.paths)) - {str}:
         raise _Unusual
-    if columns.index_fields - INDEX_FIELDS or columns.hint_types - {int, type(None)}:
+    if any(found - _OBJECT_FIELDS[kind] for kind, found in columns.fields.items()):
         raise _Unusual
-    if set(map(type, columns.origins)) - {tuple, type(None)}:
+    if columns.hint_types - {int, type(None)} or columns.number_types - {int}:
         raise _Unusual
-    if set(map(type, chain.from_iterable(filter(None, columns.origins)))) - {int}:
-        raise _Unusual
+    for numbers, limit in (
+        (columns.chunk_offsets, _WORD),
+        (columns.chunk_sizes, _WORD),
+        (columns.offsets, _PLACE),
+        (columns.lengths, _PLACE),
+    ):
+        if numbers and (min(numbers) < 0 or max(numbers) >= limit):
+            raise _Unusual
+    for origin in set(columns.origins):  # few: every tensor is cut at the same places
+        if origin is not None and not (
+            type(origin) is tuple
+            and len(origin) <= 64
+            and all(type(n) is int and 0 <= n < _WORD for n in origin)
+        ):
+            raise _Unusual
     for names in columns.transforms.values():
         if names and not (isinstance(names, list) and all(isinstance(n, str) for n in names)):
             raise _Unusual

@@ -15,6 +15,7 @@ from ckptctl.formats.dcp_classes import (
     IndexRecord,
     MetadataRecord,
     OldPropertiesRecord,
+    Record,
     StorageMetaRecord,
     StorageRecord,
     TensorRecord,
@@ -36,6 +37,9 @@ from ckptctl.model.geometry import Boxes, Shape
 
 INDEX_FIELDS = frozenset({"fqn", "index", "offset"})
 """The fields of ``MetadataIndex``; another name means that torch would not find the offset."""
+
+
+_WORD = 1 << 63
 
 
 @dataclass(slots=True)
@@ -72,7 +76,7 @@ def parse(data: bytes, source: str) -> Parsed:
         return parsed
     describe_globals(parsed, unpickler)
     gone = [f"{module}.{name}" for module, name in unpickler.unknown if module in STOCK_MODULES]
-    if gone:
+    if gone and not unpickler.dangerous:
         parsed.readable = False
         parsed.fault("unreadable-metadata", f"it names {gone[0]}, which torch does not have")
         return parsed
@@ -120,6 +124,22 @@ def _shape(value: object) -> Shape | None:
     return None
 
 
+def _fields(found: object, kind: type[Record]) -> dict[str, object] | None:
+    """Return the fields of a record, also of one whose class another package derived (OLMo does)."""
+    derived = isinstance(found, Opaque) and found.name == _NAMES[kind]
+    state = getattr(found, "state", None)
+    if (isinstance(found, kind) or derived) and isinstance(state, dict):
+        return state
+    return None
+
+
+_NAMES: dict[type[Record], str] = {
+    ChunkRecord: "ChunkStorageMetadata",
+    IndexRecord: "MetadataIndex",
+    StorageRecord: "_StorageInfo",
+}
+
+
 def _read_entries(parsed: Parsed, mapping: object) -> None:
     if not isinstance(mapping, dict):
         parsed.fault("malformed-entry", "state_dict_metadata is not a mapping")
@@ -150,9 +170,9 @@ def _read_tensor(parsed: Parsed, fqn: str, record: TensorRecord) -> None:
     offsets, sizes = array("q"), array("q")
     count = 0
     for chunk in chunks:
-        fields = getattr(chunk, "state", None) if isinstance(chunk, ChunkRecord) else None
-        origin = _shape(fields.get("offsets")) if isinstance(fields, dict) else None
-        extent = _shape(fields.get("sizes")) if isinstance(fields, dict) else None
+        fields = _fields(chunk, ChunkRecord)
+        origin = _shape(fields.get("offsets")) if fields is not None else None
+        extent = _shape(fields.get("sizes")) if fields is not None else None
         if origin is None or extent is None or not len(origin) == len(extent) == len(shape):
             parsed.fault(
                 "malformed-entry",
@@ -179,12 +199,11 @@ def _read_storage(parsed: Parsed, mapping: object) -> None:
     items = parsed.items
     transforms: dict[int, tuple[str, ...]] = {}
     for index, info in mapping.items():
-        key = getattr(index, "state", None) if isinstance(index, IndexRecord) else None
-        place = getattr(info, "state", None) if isinstance(info, StorageRecord) else None
-        fqn = key.get("fqn") if isinstance(key, dict) else None
+        key, place = _fields(index, IndexRecord), _fields(info, StorageRecord)
+        fqn = key.get("fqn") if key is not None else None
         if (
-            not isinstance(key, dict)
-            or not isinstance(place, dict)
+            key is None
+            or place is None
             or not isinstance(fqn, str)
             or set(key) - INDEX_FIELDS
             or not isinstance(key.get("index"), int | None)
@@ -205,8 +224,9 @@ def _read_storage(parsed: Parsed, mapping: object) -> None:
             continue
         names = place.get("transform_descriptors")
         if names:
-            known = isinstance(names, list) and all(isinstance(name, str) for name in names)
-            transforms[len(items)] = tuple(names) if known else ("?",)
+            listed = names if isinstance(names, list) else [None]
+            known = all(isinstance(name, str) for name in listed)
+            transforms[len(items)] = tuple(map(str, listed)) if known else ("?",)
         items.fqns.append(fqn)
         items.origins.append(origin if origin is None else _shape(origin))
         items.paths.append(path)
@@ -226,7 +246,10 @@ def read_rest(parsed: Parsed, state: Mapping[str, object], *, old_properties: bo
             for fqn, path in planner.items()
             if isinstance(fqn, str)
             and isinstance(path, tuple)
-            and all(isinstance(element, str | int) for element in path)
+            and all(
+                isinstance(element, str) or (type(element) is int and -_WORD < element < _WORD)
+                for element in path
+            )
         }
     meta = state.get("storage_meta")
     fields = getattr(meta, "state", None)

@@ -53,19 +53,30 @@ def _layout_key(data: bytes) -> object | None:
     cut = data.rfind(_MARK)
     if cut < 0 or len(data) - cut > _TAIL_LIMIT or data[:1] != b"\x80" or data[2:3] != b"\x95":
         return None
+    frame = int.from_bytes(data[3:_PREAMBLE], "little")
+    if frame == len(data) - _PREAMBLE:
+        frame = -1  # one frame to the end, however long the save's path makes it
     tail: list[bytes] = []
     position = cut + len(_MARK)
     while True:
         found = data.find(b"\x8c", position)  # SHORT_BINUNICODE
         if found < 0:
             tail.append(data[position:])
-            return data[_PREAMBLE:cut], tuple(tail)
+            return data[:2], frame, data[_PREAMBLE:cut], tuple(tail)
         end = found + 2 + data[found + 1] if found + 1 < len(data) else len(data) + 1
         if end > len(data):
             return None
         text = data[found + 2 : end]
         # ids and paths of saves hold digits; names of classes and fields do not
-        varies = any(48 <= byte < 58 for byte in text)
+        varies = any(48 <= byte < 58 for byte in text) and _is_text(text)
         tail.append(data[position:found])
         tail.append(b"?" if varies else text)
         position = end
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -13,9 +13,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol, TypeAlias
 
-from ckptctl.errors import MalformedData
+from ckptctl.errors import MalformedData, UnsafeData
 from ckptctl.formats import torchzip, transforms
 from ckptctl.formats.tensorpickle import parse_tensor
+from ckptctl.formats.values import dangerous_names
 from ckptctl.model.checkpoint import Fault, Item
 from ckptctl.model.finding import Location
 from ckptctl.model.observation import ItemSeen, Payload, RecordSeen
@@ -31,7 +32,13 @@ _QUICK_END = 4 << 10
 _SMALL_RECORD = 1 << 20
 _OBJECT_LIMIT = 1 << 30
 
-parse_payload = lru_cache(maxsize=4096)(parse_tensor)
+_parse_small = lru_cache(maxsize=4096)(parse_tensor)
+_SMALL_PICKLE = 2048
+
+
+def parse_payload(data: bytes) -> Payload:
+    """Read a tensor's ``data.pkl``; the same few lines stand in very many items."""
+    return _parse_small(data) if len(data) <= _SMALL_PICKLE else parse_tensor(data)
 
 
 Sink: TypeAlias = Callable[[bytes | memoryview], object]
@@ -323,14 +330,22 @@ def _read_small(
         r.name == "data.pkl" and r.recorded and r.computed not in (r.crc, r.trailer_crc)
         for r in records
     )
-    if not tensor or damaged:  # a damaged pickle is reported by its CRC; what it says is noise
+    if damaged or "data.pkl" not in small:  # damage is reported by its CRC; what it says is noise
         return None
     try:
-        payload = parse_payload(small.get("data.pkl", b""))
+        if tensor:
+            return parse_payload(small["data.pkl"])
+        names = dangerous_names(small["data.pkl"])
+    except UnsafeData as error:
+        faults.append(replace(_fault(item, str(error)), check="unsafe-item"))
+        return None
     except MalformedData as error:
         faults.append(_fault(item, str(error)))
         return None
-    return payload
+    if names:
+        message = f"it asks its reader to run {', '.join(names[:4])}; nothing was run"
+        faults.append(replace(_fault(item, message), check="unsafe-item"))
+    return None
 
 
 def _torch_versions(small: dict[str, bytes]) -> str:

@@ -21,6 +21,8 @@ from ckptctl.model.dtypes import NAMES, canonical
 SCAN_LIMIT = 4 << 20
 """Bytes up to which every opcode is looked at first; above, a ceiling on memory stands guard."""
 
+_MOST_UNKNOWN = 10_000
+
 MAX_SIZE = 4 << 30
 """Bytes above which a pickle is refused: 20 million chunks of DCP metadata fit."""
 
@@ -34,8 +36,12 @@ _MODULE_2_TO_3 = {
 
 _DANGEROUS_MODULES = frozenset(
     "os posix nt subprocess sys importlib runpy ctypes socket shutil pty pickle _pickle code codeop "
-    "webbrowser multiprocessing pip asyncio threading signal commands popen2 types marshal operator "
-    "_operator functools builtins http urllib requests pydoc timeit cProfile pdb bdb".split()
+    "webbrowser multiprocessing pip commands popen2 types marshal operator _operator functools "
+    "builtins pdb bdb".split()
+)
+_DANGEROUS_PACKAGES = ("torch.hub", "torch.package", "torch.utils.cpp_extension", "numpy.f2py")
+_DANGEROUS_NAMES = frozenset(
+    {("torch", "load"), ("torch.serialization", "load"), ("numpy", "load")}
 )
 _HARMLESS_BUILTINS = frozenset(
     "set frozenset list dict tuple int float complex bool str bytes bytearray object slice range "
@@ -54,6 +60,10 @@ def modern(module: str, name: str) -> tuple[str, str]:
 def is_dangerous(module: str, name: str) -> bool:
     """Tell whether no training state has business naming this global (it is never called anyway)."""
     top = module.partition(".")[0]
+    if "." in name and not all(part.lstrip("_")[:1].isupper() for part in name.split(".")):
+        return True  # it reaches through a module's or an object's attributes
+    if (module, name) in _DANGEROUS_NAMES or module.startswith(_DANGEROUS_PACKAGES):
+        return True
     if module in ("functools", "types", "operator") and name in ("partial", "SimpleNamespace"):
         return False
     if top == "builtins":
@@ -94,6 +104,15 @@ class Function:
     def __setstate__(self, state: object) -> NoReturn:
         """Refuse."""
         raise UnsafeData("the pickle tries to change a reader's function")
+
+
+def size(numbers: object = ()) -> tuple[object, ...]:
+    """Build a ``torch.Size``: a tuple of numbers, as torch pickles it."""
+    if type(numbers) is tuple:
+        return numbers
+    if isinstance(numbers, list) and len(numbers) <= 64:
+        return tuple(numbers)
+    raise MalformedData("a torch.Size is not made of numbers")
 
 
 class Opaque(metaclass=Sealed):
@@ -186,6 +205,8 @@ class SafeUnpickler(pickle.Unpickler):
         if found is None:
             found = self.unknown.get(key)
         if found is None:
+            if len(self.unknown) >= _MOST_UNKNOWN:
+                raise UnsafeData(f"it names more than {_MOST_UNKNOWN} different classes")
             found = self.unknown[key] = opaque_class(*key)
         return found
 

@@ -9,11 +9,17 @@ Opcodes: the ``pickletools`` module of Python.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from ckptctl.errors import MalformedData, UnsafeData
 
 MAX_DEPTH = 500
 """Levels of tuples inside tuples; real metadata has four."""
+
+MAX_EXPANDED = 10_000_000
+"""Values in a tuple, counted as often as they are referred to."""
+
+_LEVEL, _SIZE = 1 << 40, (1 << 40) - 1
 
 _FIXED = {  # opcodes that push one plain value, with the bytes of their argument
     **dict.fromkeys(b"N)]}\x88\x89\x8f\x97", 0),
@@ -51,7 +57,9 @@ def scan(data: bytes) -> int:
 def _scan(data: bytes) -> int:
     size = len(data)
     position = 0
-    stack: list[int] = []  # for each value, how deeply tuples are nested in it
+    # for each value, how deeply tuples are nested in it (times 2**40) and how many values they hold
+    # when every reference is followed: a tuple is hashed by following them all
+    stack: list[int] = []
     marks: list[int] = []
     memo: dict[int, int] = {}
 
@@ -61,9 +69,9 @@ def _scan(data: bytes) -> int:
                 f"byte {position - 1}: an opcode looks for a mark that is not there"
             )
         low = marks.pop()
-        deepest = max(stack[low:], default=0)
+        parts = stack[low:]
         del stack[low:]
-        return deepest
+        return _together(parts)
 
     while position < size:
         op = data[position]
@@ -89,18 +97,17 @@ def _scan(data: bytes) -> int:
         elif op == 0x28:  # MARK
             marks.append(len(stack))
         elif op in _POP_TWO_PUSH:
-            stack.pop()
-            stack[-1] = max(stack[-1], 0) if op == 0x93 else stack[-1] + 1
+            top = stack.pop()
+            stack[-1] = 0 if op == 0x93 else _together((stack[-1], top))
         elif op == 0x85:  # TUPLE1
-            stack[-1] += 1
+            stack[-1] = _together(stack[-1:])
         elif op == 0x86:  # TUPLE2
             top = stack.pop()
-            stack[-1] = max(stack[-1], top) + 1
+            stack[-1] = _together((stack[-1], top)) if top or stack[-1] else _LEVEL
         elif op == 0x87:  # TUPLE3
-            top = max(stack.pop(), stack.pop())
-            stack[-1] = max(stack[-1], top) + 1
+            stack[-3:] = (_together(stack[-3:]),)
         elif op == 0x74 or op == 0x91:  # TUPLE FROZENSET
-            stack.append(since_mark() + 1)
+            stack.append(since_mark())
         elif op in _TO_MARK_INTO:
             since_mark()
             _ = stack[-1]
@@ -165,9 +172,23 @@ def _scan(data: bytes) -> int:
             return position
         else:
             raise MalformedData(f"byte {position - 1}: 0x{op:02x} is not a pickle opcode")
-        if stack and stack[-1] > MAX_DEPTH:
-            raise UnsafeData(f"byte {position - 1}: tuples nested more than {MAX_DEPTH} deep")
     raise MalformedData(f"the pickle ends without STOP after {size} bytes: it is cut short")
+
+
+def _together(parts: Sequence[int]) -> int:
+    """Return depth and expanded size of a tuple of these parts; refuse a monster."""
+    if not any(parts):
+        return _LEVEL + len(parts)
+    depth = max(part >> 40 for part in parts) + 1
+    size = sum(part & _SIZE for part in parts) + len(parts)
+    if depth > MAX_DEPTH:
+        raise UnsafeData(f"it nests tuples more than {MAX_DEPTH} deep")
+    if size > MAX_EXPANDED:
+        raise UnsafeData(
+            f"it holds a tuple of more than {MAX_EXPANDED} values once every reference in it is "
+            "followed"
+        )
+    return depth * _LEVEL + size
 
 
 def _line_end(data: bytes, position: int) -> int:

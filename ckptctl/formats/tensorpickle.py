@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats.pickles import Function, Opaque, load
+from ckptctl.formats.pickles import Function, Opaque, load, size
 from ckptctl.model.dtypes import STORAGE_DTYPE, item_size
 from ckptctl.model.observation import Payload
 
@@ -43,7 +43,11 @@ class TensorRef:
 
 
 def _numbers(value: object) -> tuple[int, ...]:
-    if isinstance(value, tuple) and all(type(n) is int and 0 <= n < 1 << 63 for n in value):
+    if (
+        type(value) is tuple
+        and len(value) <= 64
+        and all(type(n) is int and 0 <= n < 1 << 63 for n in value)
+    ):
         return value
     raise MalformedData("a tensor's shape, stride or offset is not made of sizes")
 
@@ -54,8 +58,13 @@ def _tensor(storage: object, dtype: object, view: tuple[object, ...], flags: obj
         raise MalformedData("a tensor has no storage, or as many strides as it has dimensions")
     if isinstance(dtype, type) and issubclass(dtype, Opaque):
         dtype = dtype.name
-    names = tuple(str(name) for name in flags if flags[name]) if isinstance(flags, dict) else ()
-    return TensorRef(storage, str(dtype), offset[0], shape, stride, names)
+    if not isinstance(dtype, str):
+        raise MalformedData("a tensor's dtype is not one")
+    names = flags if isinstance(flags, dict) else {}
+    if len(names) > 64 or not all(isinstance(name, str) for name in names):
+        raise MalformedData("a tensor's flags are not named")
+    set_ = tuple(name for name, value in names.items() if value is True)
+    return TensorRef(storage, dtype, offset[0], shape, stride, set_)
 
 
 def _rebuild_v2(
@@ -103,7 +112,7 @@ TABLE: dict[tuple[str, str], object] = {
     ("torch.storage", "UntypedStorage"): "UntypedStorage",
     ("torch", "UntypedStorage"): "UntypedStorage",
     ("torch.storage", "TypedStorage"): "UntypedStorage",
-    ("torch", "Size"): tuple,
+    ("torch", "Size"): Function(size),
     ("collections", "OrderedDict"): dict,
     **{
         (module, name): dtype

@@ -160,7 +160,7 @@ def trailer_size(head: Head) -> int:
     """Bytes of the data descriptor behind a record."""
     if not head.flags & _DESCRIPTOR_FLAG or head.size == 0:
         return 0
-    return 24 if head.size > _BIG else 16
+    return 24 if head.size >= _BIG or head.header >= _BIG else 16
 
 
 def trailer_crc(trailer: bytes, head: Head) -> int | None:

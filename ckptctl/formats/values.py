@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ckptctl.errors import MalformedData
@@ -36,6 +36,10 @@ _NUMBERS = {
 }
 
 
+_MOST_VALUES, _DEEPEST, _WIDEST = 200_000, 50, 4096
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+
+
 @dataclass(frozen=True, slots=True)
 class Described:
     """A value that is shown by what it is and not by what it holds."""
@@ -47,10 +51,42 @@ class Described:
         return f"<{self.text}>"
 
 
-def _encode(text: object, encoding: object = "latin1") -> object:
-    if isinstance(text, str) and encoding in ("latin1", "latin-1"):
+class _Budget:
+    """What one value may make out of little: bytes and members, each time it asks for more."""
+
+    def __init__(self) -> None:
+        self._left = 4 * MAX_VALUE
+
+    def take(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise MalformedData("it makes too much out of too little")
+
+    def encode(self, text: object, encoding: object = "latin1") -> object:
+        if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+            raise MalformedData("bytes are spelled in an encoding other than latin1")
+        self.take(len(text))
         return text.encode("latin1")
-    raise MalformedData("bytes are spelled in an encoding other than latin1")
+
+    def members(self, kind: Callable[[Iterable[object]], object]) -> Function:
+        def build(found: object = ()) -> object:
+            if not isinstance(found, list | tuple | set | frozenset | dict):
+                raise MalformedData("a container is not made of members")
+            self.take(len(found))
+            return kind(found)
+
+        return Function(build)
+
+    def mapping(self, *args: object) -> object:
+        """Build what is a mapping apart from its class: OrderedDict, Counter, defaultdict."""
+        pairs = args[-1] if args else {}
+        if isinstance(pairs, dict):
+            self.take(len(pairs))
+            return dict(pairs)
+        if isinstance(pairs, list):
+            self.take(len(pairs))
+            return {p[0]: p[1] for p in pairs if isinstance(p, list | tuple) and len(p) == 2}
+        return {}
 
 
 class _Array:
@@ -104,38 +140,36 @@ def _when(kind: Callable[..., object]) -> Function:
     return Function(build)
 
 
-def _mapping(*args: object) -> object:
-    """Build what is a mapping apart from its class: OrderedDict, Counter, defaultdict."""
-    pairs = args[-1] if args else {}
-    if isinstance(pairs, dict):
-        return dict(pairs)
-    if isinstance(pairs, list):
-        return {pair[0]: pair[1] for pair in pairs if isinstance(pair, list | tuple)}
-    return {}
+def _complex(real: object = 0, imaginary: object = 0) -> object:
+    if isinstance(real, int | float) and isinstance(imaginary, int | float):
+        return complex(real, imaginary)
+    return Described("complex number")
+
+
+def _range(*numbers: object) -> object:
+    if len(numbers) <= 3 and all(type(n) is int and abs(n) < 1 << 63 for n in numbers):
+        return Described(f"range{numbers}")
+    return Described("range")
+
+
+def _device(*parts: object) -> object:
+    if len(parts) <= 2 and all(
+        (isinstance(p, str) and len(p) < 64) or (type(p) is int and 0 <= p < 1 << 31) for p in parts
+    ):
+        return ":".join(map(str, parts))
+    return Described("device")
 
 
 _CALLS: dict[tuple[str, str], object] = {
     **TENSOR_TABLE,
-    ("builtins", "set"): set,
-    ("builtins", "frozenset"): frozenset,
-    ("builtins", "list"): list,
-    ("builtins", "dict"): dict,
-    ("builtins", "tuple"): tuple,
-    ("builtins", "int"): int,
-    ("builtins", "float"): float,
-    ("builtins", "complex"): complex,
-    ("builtins", "bool"): bool,
+    ("builtins", "complex"): Function(_complex),
+    ("builtins", "bytes"): Function(lambda *_: b""),
     ("builtins", "slice"): Function(lambda *_: Described("slice")),
-    ("builtins", "range"): Function(lambda *a: Described(f"range{a}")),
-    ("_codecs", "encode"): Function(_encode),
-    ("collections", "OrderedDict"): Function(_mapping),
-    ("collections", "defaultdict"): Function(_mapping),
-    ("collections", "Counter"): Function(_mapping),
-    ("collections", "deque"): Function(lambda items=(), *_: list(items)),
+    ("builtins", "range"): Function(_range),
     ("datetime", "datetime"): _when(datetime.datetime),
     ("datetime", "date"): _when(datetime.date),
     ("datetime", "timedelta"): _when(datetime.timedelta),
-    ("torch", "device"): Function(lambda *a: ":".join(map(str, a))),
+    ("torch", "device"): Function(_device),
     ("_io", "BytesIO"): Function(lambda data=b"", *_: Described(f"stream of {len(data)} bytes")),
     **{
         (module, "_reconstruct"): Function(lambda *_: _Array())
@@ -148,6 +182,35 @@ _CALLS: dict[tuple[str, str], object] = {
     ("numpy", "dtype"): Function(_dtype),
     ("numpy", "ndarray"): "ndarray",
 }
+
+
+def _calls() -> dict[tuple[str, str], object]:
+    """Return what a pickle of values may name, with a budget of its own."""
+    budget = _Budget()
+    mapping = Function(budget.mapping)
+    return {
+        **_CALLS,
+        ("builtins", "set"): budget.members(set),
+        ("builtins", "frozenset"): budget.members(frozenset),
+        ("collections", "deque"): budget.members(list),
+        ("collections", "OrderedDict"): mapping,
+        ("collections", "defaultdict"): mapping,
+        ("collections", "Counter"): mapping,
+        ("_codecs", "encode"): Function(budget.encode),
+    }
+
+
+def dangerous_names(data: bytes) -> list[str]:
+    """List what a pickle of values names that no training state has business naming.
+
+    Raises ``MalformedData`` where it cannot be read.
+    """
+    _, unpickler, _ = load(data, _calls(), persistent=persistent_storage)
+    return [name for name in unpickler.dangerous if not name.startswith(_PLAIN_PYTHON)]
+
+
+_PLAIN_PYTHON = ("builtins.getattr", "functools.", "operator.", "_operator.", "types.")
+"""Named by pickled bound methods, partials and the like, which some states hold."""
 
 
 def decode_item(data: bytes) -> object:
@@ -169,38 +232,58 @@ def decode_item(data: bytes) -> object:
         places[head.name] = (start, start + head.size)
     if "data.pkl" not in places:
         raise MalformedData("it has no data.pkl")
-    value, _, _ = load(data[slice(*places["data.pkl"])], _CALLS, persistent=persistent_storage)
+    value, _, _ = load(data[slice(*places["data.pkl"])], _calls(), persistent=persistent_storage)
     storages = {name: data[slice(*place)] for name, place in places.items()}
     little = storages.get("byteorder", b"little") != b"big"
-    return _plain(value, storages, little=little, depth=0)
+    return _Plainer(storages, little=little).plain(value, 0)
 
 
-def _plain(value: object, storages: dict[str, bytes], *, little: bool, depth: int) -> object:
-    if depth > 50:
-        return Described("nested too deeply to show")
+class _Plainer:
+    """Turns what an unpickler built into values to show, within bounds."""
 
-    def inner(one: object) -> object:
-        return _plain(one, storages, little=little, depth=depth + 1)
+    def __init__(self, storages: dict[str, bytes], *, little: bool) -> None:
+        self._storages, self._little = storages, little
+        self._left = _MOST_VALUES
 
-    if isinstance(value, dict):
-        return {_key(inner(k)): inner(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [inner(one) for one in value]
-    if isinstance(value, tuple):
-        return tuple(inner(one) for one in value)
-    if isinstance(value, set | frozenset):
-        return {_key(inner(one)) for one in value}
-    if isinstance(value, TensorRef):
-        return _tensor(value, storages.get(f"data/{value.storage.key}", b""), little=little)
-    if isinstance(value, Opaque):
-        return Described(f"opaque {value.label()}")
-    if isinstance(value, type) and issubclass(value, Opaque):
-        return Described(f"class {value.label()}")
-    if isinstance(value, _Array):
-        return Described(value.text)
-    if isinstance(value, str | bytes | int | float | complex | bool | Described | None):
-        return value
-    return Described(type(value).__name__)
+    def plain(self, value: object, depth: int) -> object:
+        """Return one value in plain form."""
+        self._left -= 1
+        if depth > _DEEPEST or self._left < 0:
+            return Described("too much to show")
+        return (
+            self._container(value, depth) if isinstance(value, _CONTAINERS) else self._leaf(value)
+        )
+
+    def _container(self, value: object, depth: int) -> object:
+        def inner(one: object) -> object:
+            return self.plain(one, depth + 1)
+
+        if isinstance(value, dict):
+            return {_key(inner(k)): inner(v) for k, v in value.items()}
+        if isinstance(value, list):
+            return [inner(one) for one in value]
+        if isinstance(value, tuple):
+            return tuple(inner(one) for one in value)
+        if isinstance(value, set | frozenset):
+            return {_key(inner(one)) for one in value}
+        return Described(type(value).__name__)
+
+    def _leaf(self, value: object) -> object:
+        if isinstance(value, TensorRef):
+            return _tensor(
+                value, self._storages.get(f"data/{value.storage.key}", b""), little=self._little
+            )
+        if isinstance(value, Opaque):
+            return Described(f"opaque {value.label()}")
+        if isinstance(value, type) and issubclass(value, Opaque):
+            return Described(f"class {value.label()}")
+        if isinstance(value, _Array):
+            return Described(value.text)
+        if isinstance(value, int) and value.bit_length() > _WIDEST:
+            return Described(f"integer of {value.bit_length()} bits")
+        if isinstance(value, str | bytes | int | float | complex | bool | Described | None):
+            return value
+        return Described(type(value).__name__)
 
 
 def _key(value: object) -> object:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 Shape: TypeAlias = tuple[int, ...]
 
-_BUDGET = 5_000_000
+_BUDGET = 1_000_000
 """Comparisons that a search may take before it gives up: seconds, where real layouts take none."""
 
 
@@ -104,12 +104,13 @@ class Tiling:
         return self.finished and not (self.holes or self.overlaps or self.outside)
 
 
-def tile(shape: Shape, boxes: Boxes, *, limit: int = 16) -> Tiling:
+def tile(shape: Shape, boxes: Boxes, *, limit: int = 16, patient: bool = True) -> Tiling:
     """Find what the boxes leave open, cover twice or reach outside of, up to ``limit`` of each.
 
     Empty boxes cover nothing and may sit anywhere inside, also at the very end: FSDP2 writes them
     for ranks that got no rows. A grid of tiles, which is what every writer makes, is proven in
-    O(n log n); a set of boxes built to be slow ends with ``finished`` false instead of never.
+    O(n log n); a set of boxes built to be slow ends with ``finished`` false instead of never, and
+    without ``patient`` so does any that is no grid.
     """
     whole = Box((0,) * len(shape), shape)
     outside: list[int] = []
@@ -124,6 +125,8 @@ def tile(shape: Shape, boxes: Boxes, *, limit: int = 16) -> Tiling:
     if not outside and _is_grid(shape, solid.values()):
         return Tiling()
     try:
+        if not patient:
+            raise _TooTangled
         overlaps = tuple(_overlaps(solid, limit))
         covered = sum(box.volume for box in solid.values())
         holes: tuple[Box, ...] = ()

@@ -12,7 +12,7 @@ from ckptctl.formats.dcp_summary import Summary, summarise
 from ckptctl.model.checkpoint import File, rank_of
 from ckptctl.model.records import LATEST, MANIFEST, QUARANTINE
 from ckptctl.model.state import State
-from ckptctl.operations.locate import Place, Pointer, find, pointers
+from ckptctl.operations.locate import Place, Pointer, find, not_read, pointers
 from ckptctl.storage import Store
 
 EXAMINE_LIMIT = 4 << 20
@@ -147,10 +147,9 @@ def _state(
         return State.UNREADABLE, place.problem, None
     if not place.readable:
         if place.format:
-            return State.NOT_EXAMINED, f"{place.format} is not read by this release", None
-        if files:
-            return State.NOT_EXAMINED, "no format that this release reads", None
-        return State.INCOMPLETE, "the directory is empty", None
+            return State.NOT_EXAMINED, not_read(place), None
+        what = "neither metadata nor shards" if files else "the directory is empty"
+        return State.INCOMPLETE, what, None
     ranks = _ranks(files)
     staging = place.name.staging
     sources = dcp.metadata_files(files)

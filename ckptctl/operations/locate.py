@@ -99,6 +99,7 @@ def _find(
         yield Place(path, name, tuple(entries), dcp.NAME)
         return
     below: list[Place] = []
+    deeper: list[str] = []
     for entry in entries:
         if entry.kind != "directory" or entry.target is not None or depth == 0:
             continue
@@ -115,8 +116,11 @@ def _find(
         except StorageError as error:
             below.append(Place(entry.path, own, (), problem=str(error)))
             continue
+        deeper += [inner.name for inner in inside]
         below.extend(_find(store, entry.path, inside, depth - 1, own))
-    other = _other_format(names)
+    other = _other_format(names) or _other_format(deeper)
+    if not other and any(name not in dcp.COMPANIONS for name in names):
+        other = "unknown"
     own_text = path.rpartition("/")[2] if path else name.text
     remains = parse_name(own_text).recognised and bool(other or not own_text.isdigit())
     if any(place.readable for place in below) or not remains:
@@ -143,6 +147,13 @@ def open_place(store: Store) -> Place:
     raise NothingThere(
         f"{store.url}: no checkpoint here; `ckptctl list {store.url}` shows what lies below"
     )
+
+
+def not_read(place: Place) -> str:
+    """Say that a checkpoint's format is not one that this release reads."""
+    if place.format == "unknown":
+        return "of no format that this release knows"
+    return f"{place.format} is not read by this release"
 
 
 def address(store: Store, path: str) -> str:

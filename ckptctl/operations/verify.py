@@ -15,7 +15,7 @@ from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.finding import Coverage, Finding, Report, Stage
 from ckptctl.model.seal import Seal
 from ckptctl.operations.examine import Examiner
-from ckptctl.operations.locate import Place, address
+from ckptctl.operations.locate import Place, address, not_read
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.work import (
     UNFINISHED_PREFIX,
@@ -79,7 +79,7 @@ def verify(
     if place.problem:
         return replace(base, problem=place.problem)
     if not place.readable and place.format:
-        return replace(base, problem=f"{place.format} is not read by this release")
+        return replace(base, problem=not_read(place))
     try:
         context = Context(dcp.read(store, place.path), _seal(store, place, options))
     except StorageError as error:

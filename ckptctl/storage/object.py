@@ -6,6 +6,7 @@ import posixpath
 from datetime import datetime
 from types import TracebackType
 from typing import Any
+from urllib.parse import quote, unquote
 
 import fsspec
 
@@ -31,12 +32,28 @@ class ObjectReader:
         """Return exactly the bytes ``[start, stop)``."""
         if stop <= start:
             return b""
-        data = _call(self._url, self._system.cat_file, self._key, start=start, end=stop)
+        try:
+            data = _call(self._url, self._system.cat_file, self._key, start=start, end=stop)
+        except NotFound:
+            raise
+        except StorageError as error:
+            # a range past the end of an object that shrank is an error of its own in each backend
+            if self._shrank(stop):
+                raise ShortRead(f"{self._url}: it shrank while it was being read") from error
+            raise
         if len(data) != stop - start:
             raise ShortRead(
                 f"{self._url}: asked for bytes {start}-{stop}, got {len(data)} of {stop - start}"
             )
         return bytes(data)
+
+    def _shrank(self, stop: int) -> bool:
+        self._system.invalidate_cache()
+        try:
+            info = _call(self._url, self._system.info, self._key)
+        except StorageError:
+            return False
+        return isinstance(info.get("size"), int) and info["size"] < stop
 
     def read_into(self, start: int, buffer: memoryview) -> None:
         """Fill the buffer with the bytes from ``start`` on."""
@@ -73,6 +90,7 @@ class ObjectStore:
         except Exception as error:
             raise StorageError(f"{url}: {error or type(error).__name__}") from error
         self._root = self._root.rstrip("/")
+        self._quoted = self._url.startswith(("http://", "https://"))
 
     @property
     def url(self) -> str:
@@ -80,11 +98,12 @@ class ObjectStore:
         return self._url
 
     def _key(self, path: str) -> str:
-        return f"{self._root}/{path}" if path else self._root
+        return f"{self._root}/{quote(path) if self._quoted else path}" if path else self._root
 
     def _relative(self, name: str) -> str:
         name = self._system._strip_protocol(name)  # noqa: SLF001 - fsspec's own way to compare names
-        return posixpath.relpath(name.rstrip("/"), self._root or "/")
+        relative = posixpath.relpath(name.rstrip("/"), self._root or "/")
+        return unquote(relative) if self._quoted else relative
 
     def entries(self, path: str = "") -> list[Entry]:
         """Return the direct children of a prefix, in name order."""
@@ -94,8 +113,10 @@ class ObjectStore:
         found = {}
         for info in infos:
             relative = self._relative(info["name"])
-            if relative in (".", path) or relative.startswith(".."):
+            if relative in (".", "..", path) or relative.startswith("../"):
                 continue  # some stores list the prefix itself
+            if info.get("size") is None and info.get("type") == "file":
+                info = _call(url, self._system.info, info["name"])  # HTTP listings have no sizes
             found[relative] = _entry(relative, info)
         return [found[name] for name in sorted(found)]
 

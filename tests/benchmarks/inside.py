@@ -1,0 +1,89 @@
+"""What runs inside a child process: ``python inside.py WHAT ARGUMENT ...``.
+
+The peers, and our own reader where a part of the process is to be timed. Seconds of processor
+time are printed.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import pickle
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+_READ = 4 << 20
+
+
+def _timed(work: Callable[[], object]) -> None:
+    start = time.process_time()
+    result = work()
+    print(time.process_time() - start)
+    del result
+
+
+def torch_metadata(path: str) -> None:
+    """Load metadata as torch's own reader does."""
+    import torch.distributed.checkpoint  # noqa: F401 - not part of what is timed
+
+    with Path(path).open("rb") as file:
+        _timed(lambda: pickle.load(file))
+
+
+def our_metadata(path: str) -> None:
+    """Load metadata as ckptctl does."""
+    from ckptctl.formats.dcp_columns import parse_metadata
+    from ckptctl.storage import open_store
+
+    gc.disable()  # as the command line does
+    whole = Path(path)
+    with open_store(str(whole.parent)).open(whole.name) as reader:
+        _timed(lambda: _accepted(parse_metadata(reader, whole.name)))
+
+
+def _accepted(parsed: object) -> object:
+    faults = getattr(parsed, "faults", None)
+    if faults != []:
+        raise ValueError(f"the metadata was not accepted: {faults}")
+    return parsed
+
+
+def crc(threads: str, *paths: str) -> None:
+    """Compute the CRC-32 of whole files and do nothing else."""
+    with ThreadPoolExecutor(int(threads)) as pool:
+        _timed(lambda: list(pool.map(_crc, paths)))
+
+
+def _crc(path: str) -> int:
+    buffer = bytearray(_READ)
+    view = memoryview(buffer)
+    value = 0
+    with Path(path).open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            value = zlib.crc32(view[:count], value)
+    return value
+
+
+def sha256(*paths: str) -> None:
+    """Hash files as Megatron's integrity check does: one thread, 1 MiB at a time."""
+    for path in paths:
+        digest = hashlib.sha256()
+        with Path(path).open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        print(digest.hexdigest())
+
+
+WHAT: dict[str, Callable[..., None]] = {
+    "torch-metadata": torch_metadata,
+    "our-metadata": our_metadata,
+    "sha256": sha256,
+    "crc": crc,
+}
+
+if __name__ == "__main__":
+    WHAT[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,53 @@
+"""How fast a committed checkpoint is verified, and how fast one is committed."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+from measure import MIB, Goal, Row, Settings, Usage, ckptctl, compare, interleave, made, run, script
+
+_RANKS = 4
+_THREADS = 2
+
+
+def publishing(settings: Settings) -> list[Row]:
+    """Verify 4 committed files of 512 MiB against bare hashing of the same files."""
+    size = settings.scaled(512, 32) * MIB
+    source = made(settings, "content", _RANKS, 4, size // 4 // 4096 // 4, 4096)
+    checkpoint = source.parent / f"{source.name}-committed" / "step-1"
+    if not checkpoint.exists():
+        shutil.copytree(source, checkpoint)
+        run(ckptctl("commit", checkpoint), settings.cache)
+    paths = sorted(checkpoint.glob("*.distcp"))
+    total = sum(path.stat().st_size for path in paths) / MIB
+    commands = [
+        ckptctl("verify", "--require", "manifest", "--workers", str(_THREADS), checkpoint),
+        _xxhsum(paths),
+        script("inside.py", "sha256", *paths),
+        ckptctl("commit", "--dry-run", "--workers", str(_THREADS), source),
+    ]
+    ours, xxh, sha, commit = interleave(commands, settings)
+    if "content checked by digest" not in ours[0].output:
+        raise RuntimeError(f"the digests were not verified:\n{ours[0].output[-2000:]}")
+    if "would commit" not in commit[0].output:
+        raise RuntimeError(f"the commit was refused:\n{commit[0].output[-2000:]}")
+
+    def throughput(usage: Usage) -> float:
+        return total / usage.wall
+
+    title = f"verify by manifest, {_RANKS} x {size // MIB} MiB"
+    return [
+        compare(f"{title} / xxhsum -H2", "MiB/s", ours, xxh, throughput, Goal(0.9, at_least=True)),
+        compare(f"{title} / sha256", "MiB/s", ours, sha, throughput, Goal(5, at_least=True)),
+        Row(title, "peak MiB", max(usage.rss for usage in ours) / MIB, goal=Goal(250)),
+        compare("commit, CRC and digest / xxhsum -H2", "MiB/s", commit, xxh, throughput),
+    ]
+
+
+def _xxhsum(paths: list[Path]) -> list[str]:
+    """Hash with as many processes as we have threads, each a share of the files."""
+    shares = [paths[i::_THREADS] for i in range(_THREADS)]
+    parts = [f"xxhsum -H2 {shlex.join(map(str, share))} &" for share in shares]
+    return ["sh", "-c", f"{' '.join(parts)} wait"]

@@ -1,0 +1,398 @@
+"""Checkpoints that real frameworks wrote: the good ones are called good, the bad ones bad.
+
+Every directory is named here, so that none is left out in silence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import FIXTURES
+
+from ckptctl.formats.dcp_metadata import parse
+from ckptctl.model.checkpoint import Entry, ObjectEntry, TensorEntry
+from ckptctl.model.finding import Severity
+from ckptctl.model.geometry import Box, Boxes
+from ckptctl.model.state import State
+from ckptctl.operations.listing import list_checkpoints
+from ckptctl.operations.locate import find
+from ckptctl.operations.verify import Verdict, Verification, verify
+from ckptctl.storage import open_store
+
+
+def steps(folder: str, *names: str) -> list[str]:
+    return [f"{folder}/{name}" for name in names]
+
+
+HEALTHY = [
+    *steps(
+        "dcp",
+        "async_save",
+        "dtype_zoo",
+        "fsdp1_sharded",
+        "fsdp2_step3",
+        "fsdp2_step5",
+        "fsspec_writer_threads2",
+        "hsdp",
+        "megatron_like_synthetic",
+        "no_dist",
+        "rank_local_no_collectives",
+        "replicated_ddp",
+        "resharded_offline_w3",
+        "single_file_per_item",
+        "torchtitan_flat_keys",
+        "zstd_extension",
+    ),
+    *steps("torch/dcp_async_w2", "step-2", "step-4", "step-6"),
+    *steps("torch/dcp_async_w2_rank1_died", "step-2", "step-4"),
+    *steps("torch/dcp_ddp_w2", "step-2", "step-4", "step-6"),
+    *steps("torch/dcp_fsdp1_flat_w2", "step-2", "step-4", "step-6"),
+    *steps("torch/dcp_fsdp1_orig_w2", "step-2", "step-4", "step-6"),
+    *steps("torch/dcp_fsdp2_w4", "step-2", "step-4", "step-6"),
+    *steps("torch/dcp_hsdp_2x2", "step-2", "step-4", "step-6"),
+    *steps("torchtitan/async_dp2/checkpoint", "step-2", "step-4", "step-6"),
+    *steps("torchtitan/fsdp_dp2_model_only_last/checkpoint", "step-2", "step-4", "step-6"),
+    *steps("torchtitan/fsdp_dp4/checkpoint", "step-2", "step-4", "step-6", "step-8"),
+    *steps("torchtitan/hf_last_dp2/checkpoint", "step-2", "step-4"),
+    *steps("torchtitan/tp2_dp2/checkpoint", "step-2", "step-4", "step-6"),
+    *steps(
+        "megatron/v0.16.1_torch_dist_dp2_distopt", "iter_0000002", "iter_0000004", "iter_0000006"
+    ),
+    *steps("megatron/v0.19_retain4_HALF_DELETED_iter6", "iter_0000004", "iter_0000008"),
+    *steps("megatron/v0.19_torch_dist_dp2_distopt", "iter_0000002", "iter_0000004", "iter_0000006"),
+    *steps("megatron/v0.19_torch_dist_dp2_fullyreshard_retain4", "iter_0000004", "iter_0000008"),
+    *steps(
+        "megatron/v0.19_torch_dist_dp2_verify_integrity",
+        "iter_0000002",
+        "iter_0000004",
+        "iter_0000006",
+    ),
+    *steps(
+        "megatron/v0.19_torch_dist_tp2dp2_distopt_bf16",
+        "iter_0000002",
+        "iter_0000004",
+        "iter_0000006",
+    ),
+    *steps("hf/trainer_fsdp1_local", "checkpoint-4/optimizer_0", "checkpoint-6/optimizer_0"),
+    *steps("hf/trainer_fsdp1_sharded/checkpoint-4", "optimizer_0", "pytorch_model_fsdp_0"),
+    *steps("hf/trainer_fsdp1_sharded/checkpoint-6", "optimizer_0", "pytorch_model_fsdp_0"),
+    *steps("hf/trainer_fsdp2_sharded/checkpoint-4", "optimizer_0", "pytorch_model_fsdp_0"),
+    *steps("hf/trainer_fsdp2_sharded/checkpoint-6", "optimizer_0", "pytorch_model_fsdp_0"),
+    *steps(
+        "lightning/fsdp1_sharded/checkpoints",
+        "last.ckpt",
+        "step=2.ckpt",
+        "step=4.ckpt",
+        "step=6.ckpt",
+    ),
+    *steps(
+        "lightning/fsdp2_modelparallel/checkpoints",
+        "last.ckpt",
+        "step=2.ckpt",
+        "step=4.ckpt",
+        "step=6.ckpt",
+    ),
+    *steps(
+        "olmo_core/fsdp2_w2",
+        "step2/model_and_optim",
+        "step4/model_and_optim",
+        "step6/model_and_optim",
+    ),
+]
+
+INDISTINGUISHABLE = [
+    # one shard of another step; parameters of which each rank kept its own
+    "dcp/fsdp2_mixed_rank1_from_step3",
+    "dcp/fsdp1_local_lossy",
+    # shards newer than the metadata, which the times tell only where they were kept
+    "dcp/torn_overwrite",
+]
+"""Bad, and nothing that this release looks at tells: it must not claim to know their identity."""
+
+BROKEN = {
+    "dcp/safetensors_format_filesystemwriter": {
+        "item-overlap",
+        "item-structure",
+        "unreferenced-bytes",
+    },
+    "torch/dcp_async_w2_rank1_died/step-6": {"missing-metadata"},
+}
+
+METADATA_ONLY = ["dcp/legacy_metadata"]
+
+FIXTURE_CASES = [
+    "async_save/step-12",
+    "ddp/step-12",
+    "dedup_lowest_rank/step-12",
+    "dtype_zoo/step-1",
+    "file_per_item/step-12",
+    "fsdp2/step-12",
+    "fsdp2/step-8",
+    "hsdp/step-12",
+    "no_crc/step-1",
+    "no_dist/step-12",
+    "rank_local/step-12",
+    "thread_count_3/step-12",
+    "tp_fsdp/step-12",
+    "zstd/step-12",
+]
+
+
+def verify_at(root: Path) -> Verification:
+    store = open_store(root)
+    (place,) = find(store)
+    return verify(store, place)
+
+
+def checkpoints_below(root: Path) -> set[str]:
+    """Every directory that holds a shard or metadata of DCP."""
+    found = {path.parent for path in root.rglob("*.distcp")}
+    found |= {path.parent for path in root.rglob("*.metadata")}
+    return {path.relative_to(root).as_posix() for path in found}
+
+
+def test_no_sample_is_left_out(samples: Path) -> None:
+    named = {*HEALTHY, *INDISTINGUISHABLE, *BROKEN, *METADATA_ONLY}
+    assert len(named) == len([*HEALTHY, *INDISTINGUISHABLE, *BROKEN, *METADATA_ONLY])
+    assert checkpoints_below(samples) == named
+
+
+def test_no_fixture_is_left_out() -> None:
+    assert checkpoints_below(FIXTURES) == {*FIXTURE_CASES, "old_metadata"}
+
+
+@pytest.mark.parametrize("case", FIXTURE_CASES)
+def test_fixtures(case: str) -> None:
+    verification = verify_at(FIXTURES / case)
+    assert verification.verdict is Verdict.UNVERIFIED
+    assert verification.problem == ""
+    # a checkout does not keep modification times
+    assert {f.check for f in verification.report.findings} <= {"newer-than-metadata"}
+    assert verification.step == int(case.rpartition("-")[2])
+
+
+@pytest.mark.parametrize("case", [*HEALTHY, *INDISTINGUISHABLE])
+def test_whole_samples(samples: Path, case: str) -> None:
+    verification = verify_at(samples / case)
+    assert verification.verdict is Verdict.UNVERIFIED
+    assert verification.problem == ""
+    worst = verification.report.worst()
+    assert worst is None or worst is Severity.NOTE, verification.report.findings
+    assert verification.items > 0
+    for row in verification.report.coverage:
+        assert row.examined == row.total, row
+
+
+@pytest.mark.parametrize("case", HEALTHY)
+def test_whole_samples_give_no_findings_but_those_of_times(samples: Path, case: str) -> None:
+    found = {finding.check for finding in verify_at(samples / case).report.findings}
+    assert found <= {"newer-than-metadata", "unknown-class", "oversized-storage"}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_samples(samples: Path, case: str) -> None:
+    verification = verify_at(samples / case)
+    assert verification.verdict is Verdict.FINDINGS
+    errors = [f for f in verification.report.findings if f.severity is Severity.ERROR]
+    assert {finding.check for finding in errors} == BROKEN[case]
+    assert all(finding.remedy for finding in errors)
+
+
+def test_a_rank_that_died_leaves_a_step_that_is_incomplete(samples: Path) -> None:
+    listing = list_checkpoints(open_store(samples / "torch/dcp_async_w2_rank1_died"))
+    assert [(row.step, row.state) for row in listing.rows] == [
+        (2, State.COMPLETE),
+        (4, State.COMPLETE),
+        (6, State.INCOMPLETE),
+    ]
+
+
+def test_a_half_deleted_step_is_incomplete(samples: Path) -> None:
+    """Only ``metadata.json`` is left, which is what Megatron takes as the mark of a checkpoint."""
+    store = open_store(samples / "megatron/v0.19_retain4_HALF_DELETED_iter6")
+    places = find(store)
+    assert [place.path for place in places] == ["iter_0000004", "iter_0000006", "iter_0000008"]
+    verifications = [verify(store, place) for place in places]
+    assert [v.verdict for v in verifications] == [
+        Verdict.UNVERIFIED,
+        Verdict.FINDINGS,
+        Verdict.UNVERIFIED,
+    ]
+    (finding,) = verifications[1].report.findings
+    assert finding.check == "missing-metadata"
+    states = [row.state for row in list_checkpoints(store).rows]
+    assert states == [State.COMPLETE, State.INCOMPLETE, State.COMPLETE]
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        "megatron/v0.19_torch_legacy_tp2dp2_distopt",
+        "torch/ddp_torchsave_w2",
+        "hf/trainer_ddp2",
+        "hf/trainer_single",
+        "deepspeed/zero1_dp2_bf16",
+        "verl/fsdp2_w2",
+    ],
+)
+def test_what_other_writers_left_whole_is_not_accused(samples: Path, root: str) -> None:
+    store = open_store(samples / root)
+    places = find(store)
+    assert places
+    for place in places:
+        verification = verify(store, place)
+        assert verification.verdict is Verdict.UNFINISHED, place.path
+        assert verification.report.worst() is None
+        assert verification.problem
+
+
+# --- metadata alone, of every release of torch -------------------------------------------------
+
+OLD, BEFORE_2_4, SINCE_2_4, SINCE_2_7, SINCE_2_9 = (
+    "2.0-2.2",
+    "2.3 or earlier",
+    "2.4-2.6",
+    "2.7-2.8",
+    "2.9 or later",
+)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one generator put into its metadata, whatever the release of torch."""
+
+    entries: dict[str, Entry]
+    items: list[tuple[str, tuple[int, ...] | None, str, int, int]]
+    paths: dict[str, tuple[str | int, ...]]
+    checkpoint_id: str
+
+
+def tensor(fqn: str, dtype: str, shape: tuple[int, ...], *boxes: Box) -> TensorEntry:
+    return TensorEntry(fqn, dtype, shape, Boxes.of(len(shape), boxes))
+
+
+def check(path: Path, expected: Expected, versions: str) -> None:
+    parsed = parse(path.read_bytes(), path.name)
+    assert parsed.readable
+    assert parsed.faults == []
+    assert parsed.opaque_classes == ()
+    assert parsed.entries == expected.entries
+    assert list(parsed.entries) == list(expected.entries)
+    seen = [(i.fqn, i.offsets, i.path, i.offset, i.length) for i in parsed.items]
+    assert sorted(seen, key=repr) == sorted(expected.items, key=repr)
+    assert all(item.transforms == () for item in parsed.items)
+    assert parsed.paths_in_state == expected.paths
+    assert parsed.identity.torch_versions == versions
+    named = versions not in (OLD, BEFORE_2_4)
+    assert parsed.identity.checkpoint_id == (expected.checkpoint_id if named else None)
+    assert bool(parsed.identity.save_id) == named
+
+
+FIXTURE_METADATA = Expected(
+    entries={
+        "train_state.step": ObjectEntry("train_state.step"),
+        "model.up.weight": tensor(
+            "model.up.weight", "float32", (5, 4), Box((0, 0), (3, 4)), Box((3, 0), (2, 4))
+        ),
+        "model.up.bias": tensor(
+            "model.up.bias", "bfloat16", (5,), Box((0,), (3,)), Box((3,), (2,))
+        ),
+        "optimizer.state.up.weight.step": tensor(
+            "optimizer.state.up.weight.step", "float32", (), Box((), ())
+        ),
+    },
+    items=[
+        ("train_state.step", None, "__0_0.distcp", 0, 1261),
+        ("model.up.weight", (0, 0), "__0_0.distcp", 1261, 1577),
+        ("model.up.bias", (0,), "__0_0.distcp", 2838, 1577),
+        ("optimizer.state.up.weight.step", (), "__0_0.distcp", 4415, 1577),
+        ("model.up.weight", (3, 0), "__1_0.distcp", 0, 1577),
+        ("model.up.bias", (3,), "__1_0.distcp", 1577, 1577),
+    ],
+    paths={
+        "train_state.step": ("train_state", "step"),
+        "model.up.weight": ("model", "up.weight"),
+        "model.up.bias": ("model", "up.bias"),
+        "optimizer.state.up.weight.step": ("optimizer", "state", "up.weight", "step"),
+    },
+    checkpoint_id="old_metadata/step-1",
+)
+
+FIXTURE_VERSIONS = {
+    "2.0.1": OLD,
+    "2.2.2": OLD,
+    "2.3.1": BEFORE_2_4,
+    "2.4.1": SINCE_2_4,
+    "2.6.0": SINCE_2_4,
+    "2.7.1": SINCE_2_7,
+    "2.9.1": SINCE_2_9,
+    "2.13.0": SINCE_2_9,
+}
+
+SAMPLE_METADATA = Expected(
+    entries={
+        "model.w": tensor("model.w", "float32", (4, 2), Box((0, 0), (2, 2)), Box((2, 0), (2, 2))),
+        "model.b": tensor("model.b", "bfloat16", (4,), Box((0,), (4,))),
+        "step": ObjectEntry("step"),
+    },
+    items=[
+        ("model.w", (0, 0), "__0_0.distcp", 0, 100),
+        ("model.w", (2, 0), "__1_0.distcp", 0, 100),
+        ("model.b", (0,), "__0_0.distcp", 100, 90),
+        ("step", None, "__0_0.distcp", 190, 50),
+    ],
+    paths={"model.w": ("model", "w"), "model.b": ("model", "b"), "step": ("step",)},
+    checkpoint_id="/x/step-1",
+)
+
+SAMPLE_VERSIONS = {
+    "2.0.1": OLD,
+    "2.1.2": OLD,
+    "2.2.2": OLD,
+    "2.3.1": BEFORE_2_4,
+    "2.4.1": SINCE_2_4,
+    "2.5.1": SINCE_2_4,
+    "2.6.0": SINCE_2_4,
+    "2.7.1": SINCE_2_7,
+    "2.8.0": SINCE_2_7,
+    "2.9.1": SINCE_2_9,
+    "2.10.0": SINCE_2_9,
+    "2.11.0": SINCE_2_9,
+    "2.12.0": SINCE_2_9,
+    "2.13.0": SINCE_2_9,
+}
+
+
+@pytest.mark.parametrize("version", FIXTURE_VERSIONS)
+def test_metadata_of_old_releases(version: str) -> None:
+    path = FIXTURES / "old_metadata" / f"{version}.metadata"
+    check(path, FIXTURE_METADATA, FIXTURE_VERSIONS[version])
+
+
+@pytest.mark.parametrize("version", SAMPLE_VERSIONS)
+def test_metadata_of_old_releases_among_the_samples(samples: Path, version: str) -> None:
+    path = samples / "dcp/legacy_metadata" / f"{version}.metadata"
+    check(path, SAMPLE_METADATA, SAMPLE_VERSIONS[version])
+
+
+def test_every_old_release_is_named(samples: Path) -> None:
+    for folder, versions in (
+        (FIXTURES / "old_metadata", FIXTURE_VERSIONS),
+        (samples / "dcp/legacy_metadata", SAMPLE_VERSIONS),
+    ):
+        assert {path.name for path in folder.glob("*.metadata")} == {
+            f"{version}.metadata" for version in versions
+        }
+
+
+def test_metadata_of_megatron_0_15(samples: Path) -> None:
+    """Its root is a class of Megatron's, derived from torch's."""
+    path = samples / "dcp/megatron_like_synthetic/variant_mcore015.metadata"
+    parsed = parse(path.read_bytes(), path.name)
+    assert parsed.readable
+    assert parsed.faults == []
+    plain = parse(path.with_name(".metadata").read_bytes(), ".metadata")
+    assert parsed.entries.keys() == plain.entries.keys()
+    assert any("MCoreMetadata" in name for name in parsed.opaque_classes)

@@ -1,0 +1,423 @@
+"""One contract for all stores, and the same report whatever store a checkpoint lies in."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import fsspec
+import pytest
+from conftest import FIXTURES
+from support_stores import BucketPlace, DirectoryPlace, MemoryPlace, Place, fill, web_server
+
+from ckptctl.errors import NotFound, NothingThere, ShortRead, StorageError
+from ckptctl.model.finding import Finding
+from ckptctl.operations.locate import find
+from ckptctl.operations.verify import Verdict, Verification, verify
+from ckptctl.storage import Store, open_store, walk
+from ckptctl.storage.object import ObjectStore
+from ckptctl.storage.posix import PosixStore
+
+DATA = bytes(range(256)) * 40
+
+ODD_NAMES = (
+    "with space",
+    " leading and trailing ",
+    "grüße-日本",
+    "a#b",
+    "a%20b",
+    "100%",
+    "[red]bold",
+    "*?[a-z]",
+    "back\\slash",
+    "quote'\"<b>&amp;",
+    "a+b=c&d;e",
+    "semi:colon",
+    "..hidden",
+    "-rf",
+    "\x1b[31mred",
+    "line\nbreak",
+)
+
+
+class StoreContract:
+    """What holds for every store; each implementation inherits it and gives a ``place``."""
+
+    unsupported: frozenset[str] = frozenset()
+    """Odd names that the service behind the store cannot hold."""
+
+    tells_directories = True
+    """Whether the service can say that a name is a directory without a listing of it."""
+
+    @pytest.fixture
+    def place(self) -> Place:
+        raise NotImplementedError
+
+    def test_a_read_returns_exactly_its_range(self, place: Place) -> None:
+        place.put("dir/object", DATA)
+        with place.store.open("dir/object") as reader:
+            assert reader.size == len(DATA)
+            for start, stop in ((0, len(DATA)), (0, 1), (17, 17), (5, 300), (len(DATA) - 1, None)):
+                stop = len(DATA) if stop is None else stop
+                assert reader.read(start, stop) == DATA[start:stop]
+                buffer = bytearray(stop - start)
+                reader.read_into(start, memoryview(buffer))
+                assert buffer == DATA[start:stop]
+            assert type(reader.read(3, 9)) is bytes
+
+    def test_a_part_of_a_larger_buffer_is_filled(self, place: Place) -> None:
+        place.put("object", DATA)
+        buffer = bytearray(b"." * 30)
+        with place.store.open("object") as reader:
+            reader.read_into(100, memoryview(buffer)[10:20])
+        assert buffer == b"." * 10 + DATA[100:110] + b"." * 10
+
+    def test_an_empty_object(self, place: Place) -> None:
+        place.put("empty", b"")
+        assert place.store.stat("empty").size == 0
+        with place.store.open("empty") as reader:
+            assert reader.size == 0
+            assert reader.read(0, 0) == b""
+            with pytest.raises(ShortRead):
+                reader.read(0, 1)
+
+    def test_what_lies_past_the_end_is_a_short_read(self, place: Place) -> None:
+        place.put("object", b"0123456789")
+        with place.store.open("object") as reader:
+            for start, stop in ((5, 11), (10, 11), (50, 60)):
+                with pytest.raises(ShortRead):
+                    reader.read(start, stop)
+                with pytest.raises(ShortRead):
+                    reader.read_into(start, memoryview(bytearray(stop - start)))
+
+    @pytest.mark.parametrize("left", [0, 5, 9])
+    def test_an_object_that_shrinks_is_a_short_read(self, place: Place, left: int) -> None:
+        place.put("object", b"0123456789")
+        with place.store.open("object") as reader:
+            assert reader.read(0, 10) == b"0123456789"
+            place.put("object", b"0123456789"[:left])
+            with pytest.raises(ShortRead):
+                reader.read(0, 10)
+
+    def test_what_is_not_there_is_not_found(self, place: Place) -> None:
+        place.put("dir/object", DATA)
+        for path in ("missing", "dir/missing", "missing/object", "dir/object/below", "dir/obj"):
+            with pytest.raises(NotFound):
+                place.store.open(path)
+            with pytest.raises(NotFound):
+                place.store.stat(path)
+        for path in ("missing", "missing/deeper", "di"):
+            with pytest.raises(NotFound):
+                place.store.entries(path)
+
+    def test_a_directory_is_no_object(self, place: Place) -> None:
+        place.put("dir/object", DATA)
+        if not self.tells_directories:
+            pytest.skip("the service answers for a directory as for an object")
+        with pytest.raises(StorageError):
+            place.store.open("dir")
+
+    def test_a_listing_holds_the_direct_children_in_order(self, place: Place) -> None:
+        for path in ("b/y", "b/x/deep", "a", "B", "a.b", "b.c", ".metadata"):
+            place.put(path, path.encode())
+        top = place.store.entries()
+        assert [(entry.path, entry.kind) for entry in top] == [
+            (".metadata", "file"),
+            ("B", "file"),
+            ("a", "file"),
+            ("a.b", "file"),
+            ("b", "directory"),
+            ("b.c", "file"),
+        ]
+        below = place.store.entries("b")
+        assert [(entry.path, entry.name, entry.kind) for entry in below] == [
+            ("b/x", "x", "directory"),
+            ("b/y", "y", "file"),
+        ]
+        assert {entry.size for entry in top if entry.kind == "file"} == {1, 3, 9}
+        assert [entry.path for entry in walk(place.store)] == [
+            ".metadata",
+            "B",
+            "a",
+            "a.b",
+            "b/x/deep",
+            "b/y",
+            "b.c",
+        ]
+
+    def test_stat_and_listing_agree(self, place: Place) -> None:
+        place.put("dir/object", DATA)
+        (entry,) = place.store.entries("dir")
+        assert entry.size == len(DATA)
+        stat = place.store.stat("dir/object")
+        assert (stat.path, stat.kind, stat.size) == (entry.path, entry.kind, entry.size)
+        if self.tells_directories:
+            assert place.store.stat("dir").kind == "directory"
+            assert place.store.stat().kind == "directory"
+
+    def test_listings_are_fresh(self, place: Place) -> None:
+        place.put("dir/one", b"1")
+        assert [entry.name for entry in place.store.entries("dir")] == ["one"]
+        place.put("dir/two", b"22")
+        place.put("other/three", b"333")
+        assert [entry.name for entry in place.store.entries("dir")] == ["one", "two"]
+        assert [entry.name for entry in place.store.entries()] == ["dir", "other"]
+        place.remove("dir/one")
+        assert [entry.name for entry in place.store.entries("dir")] == ["two"]
+        with pytest.raises(NotFound):
+            place.store.stat("dir/one")
+
+    def test_sizes_are_fresh(self, place: Place) -> None:
+        place.put("object", b"1")
+        assert place.store.stat("object").size == 1
+        place.put("object", b"4444")
+        assert place.store.stat("object").size == 4
+        assert [entry.size for entry in place.store.entries()] == [4]
+        with place.store.open("object") as reader:
+            assert reader.read(0, 4) == b"4444"
+
+    @pytest.mark.parametrize("name", ODD_NAMES)
+    def test_odd_names(self, place: Place, name: str) -> None:
+        if name in self.unsupported:
+            pytest.skip("the service cannot hold such a name")
+        place.put(f"dir/{name}", DATA)
+        place.put(f"{name}/inner", b"inside")
+        (entry,) = place.store.entries("dir")
+        assert (entry.path, entry.name, entry.kind) == (f"dir/{name}", name, "file")
+        assert entry.size == len(DATA)
+        with place.store.open(entry.path) as reader:
+            assert reader.read(1, 99) == DATA[1:99]
+        assert [e.path for e in place.store.entries() if e.name != "dir"] == [name]
+        assert [e.path for e in place.store.entries(name)] == [f"{name}/inner"]
+        assert place.store.stat(f"{name}/inner").size == 6
+
+    def test_several_threads_read_at_once(self, place: Place) -> None:
+        place.put("one", DATA)
+        place.put("two", DATA[::-1])
+        barrier = threading.Barrier(6)
+
+        with place.store.open("one") as one, place.store.open("two") as two:
+
+            def look(number: int) -> bool:
+                barrier.wait()
+                for start in range(number, 3000, 601):
+                    stop = start + 777
+                    if one.read(start, stop) != DATA[start:stop]:
+                        return False
+                    if two.read(start, stop) != DATA[::-1][start:stop]:
+                        return False
+                return {e.name for e in place.store.entries()} == {"one", "two"}
+
+            with ThreadPoolExecutor(6) as pool:
+                assert all(pool.map(look, range(6)))
+
+    def test_a_checkpoint_verifies_as_it_does_on_disk(self, place: Place) -> None:
+        source = FIXTURES / "fsdp2"
+        fill(place, source)
+        expected = [_essence(v) for v in _verify_all(PosixStore(source))]
+        assert [_essence(v) for v in _verify_all(place.store)] == expected
+        assert len(expected) == 2
+        assert {verdict for _, verdict, _, _ in expected} == {Verdict.UNVERIFIED}
+
+    def test_damage_gives_the_report_that_it_gives_on_disk(
+        self, place: Place, tmp_path: Path
+    ) -> None:
+        source = tmp_path / "damaged" / "step-12"
+        source.mkdir(parents=True)
+        for path in (FIXTURES / "fsdp2/step-12").iterdir():
+            data = bytearray(path.read_bytes())
+            if path.name == "__1_0.distcp":
+                del data[-1:]
+            elif path.name == "__2_0.distcp":
+                data[200] ^= 1
+            elif path.name == "__3_0.distcp":
+                continue
+            (source / path.name).write_bytes(data)
+        fill(place, source.parent)
+        (expected,) = (_essence(v) for v in _verify_all(PosixStore(source.parent)))
+        (seen,) = (_essence(v) for v in _verify_all(place.store))
+        assert seen == expected
+        assert expected[1] is Verdict.FINDINGS
+        assert {f.check for f in expected[2]} >= {"missing-file", "truncated-file"}
+
+
+def _verify_all(store: Store) -> list[Verification]:
+    return [verify(store, one) for one in find(store)]
+
+
+def _essence(
+    one: Verification,
+) -> tuple[int | None, Verdict, tuple[Finding, ...], tuple[object, ...]]:
+    """A verification without the name of the place, and without what modification times tell."""
+    findings = tuple(
+        replace(f, where=replace(f.where, checkpoint=""), remedy="")
+        for f in one.report.findings
+        if f.check != "newer-than-metadata"
+    )
+    rest = (one.keys, one.items, one.ranks, one.size, one.problem, one.report.coverage)
+    return one.step, one.verdict, findings, rest
+
+
+class TestPosix(StoreContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        root = tmp_path / "root"
+        root.mkdir()
+        return DirectoryPlace(PosixStore(root), root)
+
+    def test_kinds_of_what_is_no_plain_file(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"1234")
+        (tmp_path / "dir").mkdir()
+        (tmp_path / "to_file").symlink_to("file")
+        (tmp_path / "to_dir").symlink_to("dir")
+        (tmp_path / "dangling").symlink_to("nowhere")
+        (tmp_path / "loop").symlink_to("loop")
+        os.mkfifo(tmp_path / "pipe")
+        store = PosixStore(tmp_path)
+        seen = {e.name: (e.kind, e.target) for e in store.entries()}
+        assert seen == {
+            "file": ("file", None),
+            "dir": ("directory", None),
+            "to_file": ("file", "file"),
+            "to_dir": ("directory", "dir"),
+            "dangling": ("other", "nowhere"),
+            "loop": ("other", "loop"),
+            "pipe": ("other", None),
+        }
+        assert store.stat("to_file").size == 4
+        for name in ("pipe", "dir", "loop"):
+            with pytest.raises(StorageError):
+                store.open(name)
+        with pytest.raises(NotFound):
+            store.open("dangling")
+
+    def test_a_name_that_no_file_can_have_is_not_found(self, tmp_path: Path) -> None:
+        store = PosixStore(tmp_path)
+        for name in ("nul\0byte", "lone\ud800surrogate"):
+            with pytest.raises(NotFound):
+                store.open(name)
+        with pytest.raises(StorageError):
+            store.open("x" * 300)
+
+    def test_a_name_that_is_no_text_can_still_be_opened(self, tmp_path: Path) -> None:
+        (tmp_path / os.fsdecode(b"caf\xe9")).write_bytes(b"latin1")
+        store = PosixStore(tmp_path)
+        (entry,) = store.entries()
+        with store.open(entry.path) as reader:
+            assert reader.read(0, 6) == b"latin1"
+
+    def test_an_open_file_is_the_one_that_was_opened(self, tmp_path: Path) -> None:
+        (tmp_path / "object").write_bytes(b"old")
+        with PosixStore(tmp_path).open("object") as reader:
+            (tmp_path / "new").write_bytes(b"NEW")
+            (tmp_path / "new").rename(tmp_path / "object")
+            assert reader.read(0, 3) == b"old"
+
+    def test_closing_lets_go_of_the_file(self, tmp_path: Path) -> None:
+        (tmp_path / "object").write_bytes(b"old")
+        before = len(os.listdir("/dev/fd"))
+        reader = PosixStore(tmp_path).open("object")
+        assert len(os.listdir("/dev/fd")) == before + 1
+        reader.close()
+        reader.close()
+        assert len(os.listdir("/dev/fd")) == before
+        with pytest.raises(StorageError):
+            PosixStore(tmp_path).open(".")
+        assert len(os.listdir("/dev/fd")) == before
+
+
+class TestMemory(StoreContract):
+    @pytest.fixture
+    def place(self) -> Iterator[Place]:
+        root = f"/{uuid4()}"
+        system = fsspec.filesystem("memory")
+        system.makedirs(root)
+        yield MemoryPlace(ObjectStore(f"memory:/{root}"), system, root)
+        system.rm(root, recursive=True)
+
+
+class TestFileThroughFsspec(StoreContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        root = tmp_path / "root"
+        root.mkdir()
+        return DirectoryPlace(ObjectStore(root.as_uri()), root)
+
+
+class TestHttp(StoreContract):
+    tells_directories = False
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Iterator[Place]:
+        pytest.importorskip("aiohttp")
+        root = tmp_path / "root"
+        root.mkdir()
+        with web_server(tmp_path) as address:
+            yield DirectoryPlace(ObjectStore(f"{address}/root"), root)
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    pytest.importorskip("s3fs")
+    server_module = pytest.importorskip("moto.server")
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+class TestS3(StoreContract):
+    unsupported = frozenset(["line\nbreak", "\x1b[31mred"])  # XML 1.0 has no such characters
+
+    @pytest.fixture
+    def place(self, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+        boto3 = pytest.importorskip("boto3")
+        s3fs = pytest.importorskip("s3fs")
+        for key, value in {
+            "AWS_ENDPOINT_URL": s3_endpoint,
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(key, value)
+        s3fs.S3FileSystem.clear_instance_cache()
+        client = boto3.client("s3", endpoint_url=s3_endpoint)
+        bucket = f"bucket-{uuid4()}"
+        client.create_bucket(Bucket=bucket)
+        # a prefix exists only while something lies below it
+        client.put_object(Bucket=bucket, Key="runs/other/object", Body=b"")
+        yield BucketPlace(ObjectStore(f"s3://{bucket}/runs/one"), client, bucket, "runs/one")
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("location", "kind"),
+    [
+        ("some/path", PosixStore),
+        ("/some/path", PosixStore),
+        ("file:///some/path", PosixStore),
+        ("weird:name", PosixStore),
+        ("memory://some/path", ObjectStore),
+    ],
+)
+def test_what_a_user_types_names_a_store(location: str, kind: type) -> None:
+    store = open_store(location)
+    assert type(store) is kind
+    assert open_store(Path("some/path")).url == "some/path"
+
+
+def test_an_unknown_scheme_is_a_storage_error() -> None:
+    with pytest.raises(StorageError):
+        open_store("no-such-scheme://bucket/run")
+
+
+def test_a_root_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+    for location in (str(tmp_path / "missing"), f"memory://{uuid4()}/missing"):
+        with pytest.raises(NothingThere):
+            find(open_store(location))
