@@ -14,7 +14,7 @@ SHARDED_TENSOR = "torch.distributed._shard.sharded_tensor.metadata"
 
 
 STOCK_MODULES = frozenset(
-    {METADATA, FILESYSTEM, "torch.serialization", "pathlib", "pathlib._local"}
+    {METADATA, FILESYSTEM, SHARDED_TENSOR, "torch.serialization", "pathlib", "pathlib._local"}
 )
 """Modules that are torch's or Python's own: a name in them that the table lacks does not exist."""
 
@@ -31,6 +31,14 @@ _LAYOUTS = frozenset(
         "jagged",
     )
 )
+
+
+def is_stock(module: str) -> bool:
+    """Tell whether a module is torch's or Python's own, or such a name with one letter damaged."""
+    return any(
+        len(module) == len(stock) and sum(map(str.__ne__, module, stock)) <= 1
+        for stock in STOCK_MODULES
+    )
 
 
 class Record(metaclass=Sealed):

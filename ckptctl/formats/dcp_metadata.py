@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from ckptctl.errors import MalformedData
 from ckptctl.formats.dcp_classes import (
-    STOCK_MODULES,
     TABLE,
     BytesRecord,
     ChunkRecord,
@@ -20,6 +19,7 @@ from ckptctl.formats.dcp_classes import (
     StorageRecord,
     TensorRecord,
     dtype_name,
+    is_stock,
     requires_grad,
     sound_properties,
 )
@@ -75,7 +75,7 @@ def parse(data: bytes, source: str) -> Parsed:
         parsed.fault("unreadable-metadata", str(error))
         return parsed
     describe_globals(parsed, unpickler)
-    gone = [f"{module}.{name}" for module, name in unpickler.unknown if module in STOCK_MODULES]
+    gone = [f"{module}.{name}" for module, name in unpickler.unknown if is_stock(module)]
     if gone and not unpickler.dangerous:
         parsed.readable = False
         parsed.fault("unreadable-metadata", f"it names {gone[0]}, which torch does not have")

@@ -1,0 +1,161 @@
+"""Running the command line as users do: as a process, piped or on a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+GOLDEN = Path(__file__).resolve().parent / "golden"
+OWN_COLOURS = re.compile(r"\x1b\[(?:0|1|2|31|32|33|36)(?:;(?:1|2))?m")
+"""The colour codes that ckptctl itself writes."""
+
+MAIN = "\nfrom ckptctl.cli.main import main\nmain()\n"
+_UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+_DEADLINE = 120
+_OURS = ("CKPTCTL_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "PYTHONWARN", "PYTHONUNBUF")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended; on a terminal both streams are in ``stdout``."""
+
+    code: int
+    stdout: str
+    stderr: str = ""
+
+    def json(self) -> Any:
+        """Parse stdout, which must hold one JSON document and nothing else."""
+        return json.loads(self.stdout)
+
+
+def command(*args: str, before: str = "") -> list[str]:
+    """Return the command; ``before`` is Python that runs in the process first."""
+    how = ["-c", before + MAIN] if before else ["-m", "ckptctl"]
+    return [sys.executable, "-W", "error", *how, *args]
+
+
+def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment without anything that changes what ckptctl prints."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+    return {**kept, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **(changes or {})}
+
+
+def run(
+    *args: str | Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    before: str = "",
+) -> Ended:
+    """Run ckptctl with pipes on both streams."""
+    done = subprocess.run(
+        command(*map(str, args), before=before),
+        cwd=cwd,
+        env=environment(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_DEADLINE,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def run_on_terminal(
+    *args: str | Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    width: int = 80,
+    program: str = "",
+) -> Ended:
+    """Run ckptctl, or another ``program`` in Python, on a pseudo-terminal; bytes come unchanged."""
+    ours, theirs = pty.openpty()
+    try:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+        modes = termios.tcgetattr(theirs)
+        modes[1] &= ~termios.OPOST  # a carriage return that we see is one that was written
+        termios.tcsetattr(theirs, termios.TCSANOW, modes)
+        words = [*map(str, args)]
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", program, *words] if program else command(*words),
+            cwd=cwd,
+            env=environment(env),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+    finally:
+        os.close(theirs)
+    data = bytearray()
+    with process, os.fdopen(ours, "rb", buffering=0) as stream:
+        while True:
+            try:
+                piece = stream.read(65536)
+            except OSError:  # how Linux says that the other side is closed
+                break
+            if not piece:
+                break
+            data += piece
+        code = process.wait(_DEADLINE)
+    return Ended(code, data.decode())
+
+
+def plant(source: Path, target: Path, *, days: float = 5.1) -> Path:
+    """Copy a checkpoint and make all of it so many days old, so that ages are stable."""
+    shutil.copytree(source, target)
+    make_old(target, days=days)
+    return target
+
+
+def make_old(top: Path, *, days: float = 5.1) -> None:
+    """Set the modification time of everything below a directory."""
+    when = time.time() - days * 86400
+    for path in [top, *top.rglob("*")]:
+        os.utime(path, (when, when), follow_symlinks=False)
+
+
+def normal(text: str) -> str:
+    """Take out what differs from one making of the fixtures to the next: random ids."""
+    return _UUID.sub("<uuid>", text)
+
+
+def normal_json(document: Any) -> str:
+    """Write a document without times and random ids."""
+
+    def fix(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: "<time>" if k == "modified" else fix(v) for k, v in value.items()}
+        return [fix(inner) for inner in value] if isinstance(value, list) else value
+
+    return normal(json.dumps(fix(document), indent=2, ensure_ascii=True)) + "\n"
+
+
+def assert_golden(name: str, text: str) -> None:
+    """Compare with ``golden/<name>``; with ``CKPTCTL_UPDATE_GOLDENS=1`` write it instead."""
+    path = GOLDEN / name
+    if os.environ.get("CKPTCTL_UPDATE_GOLDENS") == "1":
+        path.write_text(text, encoding="utf-8", newline="")
+    assert path.is_file(), f"no golden {name}; CKPTCTL_UPDATE_GOLDENS=1 writes it"
+    assert text == path.read_bytes().decode(), f"{name} differs; CKPTCTL_UPDATE_GOLDENS=1 rewrites"
+
+
+def assert_golden_pair(name: str, args: Iterable[str | Path], cwd: Path, *, code: int = 0) -> None:
+    """Run once for text and once for JSON and compare both."""
+    words = [*args]
+    text = run(*words, cwd=cwd)
+    machine = run(*words, "--json", cwd=cwd)
+    assert (text.code, text.stderr, machine.code, machine.stderr) == (code, "", code, "")
+    assert_golden(f"{name}.txt", normal(text.stdout))
+    assert_golden(f"{name}.json", normal_json(machine.json()))
