@@ -548,11 +548,14 @@ def test_a_manifest_on_a_bad_sector_does_not_stop_a_resume(root: Path) -> None:
     assert "Input/output error" in found.skipped[0].reason
 
 
-def test_a_pointer_on_a_bad_sector_does_not_stop_a_resume(root: Path) -> None:
+def test_a_pointer_on_a_bad_sector_is_no_verdict_until_it_is_moved_again(root: Path) -> None:
+    """It may be a rollback, so an older revision must not be taken in its place."""
     store = _Failing(root, pointer_path(LATEST, 2))
-    found = resolve(store, options=ResolveOptions(workers=1))
-    assert found.path == "step-2"
-    assert any("Input/output error" in note for note in found.notes)
+    with pytest.raises(StorageError, match="Input/output error"):
+        resolve(store, options=ResolveOptions(workers=1))
+    place = next(place for place in find(store) if place.path == "step-2")
+    assert promote(store, place).revision == 3
+    assert resolve(store, options=ResolveOptions(workers=1)).path == "step-2"
 
 
 def test_a_manifest_on_a_bad_sector_is_no_fresh_start(root: Path) -> None:

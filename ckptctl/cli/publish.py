@@ -61,17 +61,16 @@ def commit_command(
     if workers is not None:
         chosen = chosen.with_workers(workers)
     result = commit_checkpoint(store, place, options=chosen, progress=progress(quiet=quiet or json))
-    emit("commit", {"commit": result}, lambda s: render_commit(result, s), json=json, quiet=quiet)
+    if not json and not quiet:
+        render_commit(result, Screen(sys.stdout))
+    moved: Promoted | None = None
     if also_promote:
         store, place = open_one(result.checkpoint)
         moved = promote(store, place, reason="committed", quick=True)
-        emit(
-            "promote",
-            {"promote": moved},
-            lambda s: render_promote(moved, s),
-            json=json,
-            quiet=quiet,
-        )
+        if not json and not quiet:
+            render_promote(moved, Screen(sys.stdout))
+    if json:
+        emit("commit", {"commit": result, "promote": moved}, lambda _: None, json=True)
 
 
 def _identity(path: Path | None) -> dict[str, Any]:

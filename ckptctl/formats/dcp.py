@@ -29,6 +29,7 @@ from ckptctl.storage import Store, walk
 
 NAME = "dcp"
 METADATA = ".metadata"
+_DEPTH = 16  # levels of directories inside a checkpoint; links could make them endless
 LEFTOVER = ".metadata.tmp"
 _RANK_METADATA = re.compile(r"__(\d+)\.metadata")
 _SHARD = re.compile(r".*__\d+_\d+\.distcp")
@@ -74,7 +75,7 @@ def list_files(store: Store, path: str) -> dict[str, File]:
         if entry.kind != "directory" or is_shard(relative) or relative.endswith("metadata"):
             found[relative] = as_file(relative, entry)
         else:
-            for inner in walk(store, entry.path, depth=2):
+            for inner in walk(store, entry.path, depth=_DEPTH):
                 name = inner.path.removeprefix(prefix)
                 found[name] = as_file(name, inner)
     return found

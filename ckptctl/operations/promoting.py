@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ckptctl import commit
-from ckptctl.errors import CkptctlError, Findings, MalformedData, Refused
+from ckptctl.errors import CkptctlError, Findings, MalformedData, Refused, StorageError
 from ckptctl.model.records import LATEST, MANIFEST, Manifest, PointerRevision
 from ckptctl.operations.actor import actor, now
 from ckptctl.operations.locate import Place, find
@@ -50,11 +50,12 @@ def promote(
     ``Conflict`` where somebody else moved it first; ``Findings`` for one that does not verify.
     """
     manifest = _sealed(store, place)
-    pointer = commit.read_pointer(store)
+    pointer = commit.read_pointer(store, tolerant=True)  # a new revision mends an unreadable one
     current = pointer.revision
     if expect is not None and pointer.last != expect:
+        who = f": {current.actor} moved it to {current.target}" if current is not None else ""
         raise Refused(
-            f"pointer {LATEST} is at revision {pointer.last}, not {expect}; nothing was changed"
+            f"pointer {LATEST} is at revision {pointer.last}, not {expect}{who}; nothing was changed"
         )
     # whoever made these records may have died before they were durable
     store.make_durable([f"{place.path}/{MANIFEST}" if place.path else MANIFEST])
@@ -82,7 +83,8 @@ def promote(
             f"{first.where.file or ''}: {first.message}"
         )
     if outcome.verdict is not Verdict.OK:
-        raise Refused(f"{place.path} could not be verified: {outcome.problem}; nothing was changed")
+        reason = outcome.problem or "part of it could not be read"
+        raise StorageError(f"{place.path} could not be verified: {reason}; nothing was changed")
     revision = PointerRevision(
         name=LATEST,
         revision=pointer.last + 1,

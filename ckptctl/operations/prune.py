@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ckptctl import commit
-from ckptctl.errors import Refused, StorageError
+from ckptctl.errors import Refused
 from ckptctl.formats import dcp
 from ckptctl.model.records import LATEST, MANIFEST
 from ckptctl.model.state import State
@@ -168,14 +168,15 @@ def _delete(store: WritableStore, path: str) -> None:
     files = dcp.list_files(store, path)
     for name in dcp.metadata_files(files):
         store.delete(join(name), durable=True)
-    ordered = sorted(files, key=lambda name: (name.startswith("ckptctl."), name))
-    for name in ordered:
-        try:
-            store.delete(join(name))
-        except StorageError:
-            if join(name) in {entry.path for entry in store.entries(path)}:
-                raise
-    directories = {name.rpartition("/")[0] for name in files if "/" in name}
-    for directory in sorted(directories, key=len, reverse=True):
-        store.remove_directory(join(directory))
+    _delete_tree(store, path)
+
+
+def _delete_tree(store: WritableStore, path: str) -> None:
+    """Delete a directory with all that is in it, our records last; a link goes, not its target."""
+    entries = store.entries(path)
+    for entry in sorted(entries, key=lambda one: (one.name.startswith("ckptctl."), one.name)):
+        if entry.kind == "directory" and entry.target is None:
+            _delete_tree(store, entry.path)
+        else:
+            store.delete(entry.path)
     store.remove_directory(path)

@@ -85,15 +85,23 @@ def resolve(
     """
     options = options or ResolveOptions()
     places = find(store)
+    # not tolerant: the newest revision may be a rollback, which an older one must not undo
+    pointer = commit.read_pointer(store)
     if not places:
+        if pointer.last or pointers(store, places):
+            raise NoneUsable(
+                f"{store.url}: no checkpoint is left, though a pointer says that there were some",
+                (),
+                pointer.problems,
+            )
         raise NothingThere(f"{store.url}: no checkpoint exists here")
-    pointer = commit.read_pointer(store, tolerant=True)
     notes = [f"pointer {LATEST}: {problem}" for problem in pointer.problems]
     skipped: list[Skipped] = []
-    troubles: list[str] = []
+    troubles: list[str] = [place.problem for place in places if place.problem]
+    hidden = {place.path for place in places if place.problem}
     manifests = _manifests(store, places, skipped, troubles)
-    candidates = _order(manifests, pointer, skipped, notes)
-    notes += _disagreements(store, places, manifests, pointer)
+    candidates = _order(manifests, hidden, pointer, skipped, notes)
+    notes += _disagreements(store, places, hidden, manifests, pointer)
     for candidate in candidates:
         reason = _unfit(store, candidate, options)
         if not reason:
@@ -133,6 +141,8 @@ def _manifests(
 ) -> dict[str, tuple[Place, Manifest]]:
     found = {}
     for place in places:
+        if place.problem:
+            skipped.append(Skipped(place.path, place.name.step, f"unreadable: {place.problem}"))
         if not any(entry.name == MANIFEST for entry in place.entries):
             continue
         try:
@@ -152,6 +162,7 @@ def _manifests(
 
 def _order(
     manifests: dict[str, tuple[Place, Manifest]],
+    hidden: set[str],
     pointer: commit.Pointer,
     skipped: list[Skipped],
     notes: list[str],
@@ -167,7 +178,7 @@ def _order(
         how = "newest committed one; there is no pointer"
         return [_Candidate(place, manifest, how) for place, manifest in newest]
     target = manifests.get(revision.target)
-    if target is None:
+    if target is None and revision.target not in hidden:
         notes.append(
             f"pointer {LATEST} (revision {revision.revision}) is dangling: it names "
             f"{revision.target}, which is not there or not committed"
@@ -287,6 +298,7 @@ def _resolution(
 def _disagreements(
     store: Store,
     places: list[Place],
+    hidden: set[str],
     manifests: dict[str, tuple[Place, Manifest]],
     pointer: commit.Pointer,
 ) -> Iterator[str]:
@@ -301,6 +313,8 @@ def _disagreements(
             if found.name != LATEST or pointer.revision is None:
                 text = found.text or "nothing"
                 yield f"{found.name} is dangling: it names {text}, which is not here"
+        elif found.target in hidden:
+            continue
         elif found.target not in manifests:
             yield f"{found.name} names {found.target}, which is not committed"
         elif newest is not None and (steps[found.target] or 0) < newest:

@@ -11,7 +11,7 @@ from typing import Any
 from ckptctl import __version__, commit
 from ckptctl.checks import STRUCTURE_CHECKS, Context
 from ckptctl.digest import DEFAULT
-from ckptctl.errors import Findings, MalformedData, Refused
+from ckptctl.errors import Findings, MalformedData, Refused, StorageError
 from ckptctl.formats import dcp
 from ckptctl.model.checkpoint import Checkpoint, File, rank_of
 from ckptctl.model.finding import Finding, Severity
@@ -29,6 +29,8 @@ from ckptctl.operations.locate import Place, address
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.work import Options, Unit, units_of
 from ckptctl.storage import WritableStore
+
+_OWN = ("ckptctl.", ".ckptctl-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,8 @@ def _final_path(place: Place, options: CommitOptions) -> str:
     wanted = options.publish_as
     if "/" in wanted or wanted in ("", ".", "..") or wanted.startswith("ckptctl."):
         raise Refused(f"--as takes the name of a directory beside {name}, not {wanted!r}")
+    if parse_name(wanted).staging:
+        raise Refused(f"{wanted} is a temporary name itself; nothing was changed")
     return f"{parent}/{wanted}" if parent else wanted
 
 
@@ -228,7 +232,7 @@ def _digests(
         by_path.setdefault(unit.path, []).append(unit)
     units = []
     for path, file in context.checkpoint.files.items():
-        if path.startswith(("ckptctl.", ".ckptctl-")):
+        if path.startswith(_OWN):
             continue
         items = tuple(item for unit in by_path.get(path, ()) for item in unit.items)
         units.append(Unit(path, items, content=True, algorithm=options.algorithm, size=file.size))
@@ -237,7 +241,7 @@ def _digests(
     for done in examiner.run(units, label=place.path):
         findings.extend(done.report.findings)
         if done.problem:
-            raise Refused(f"{place.path}: {done.problem}; nothing was changed")
+            raise StorageError(f"{place.path}: {done.problem}; nothing was changed")
         unread = [
             r for row in done.report.coverage for r, _ in row.gaps if r.startswith("could not")
         ]
@@ -307,7 +311,11 @@ def _world_size(checkpoint: Checkpoint, receipts: list[Receipt]) -> int | None:
 
 def _refuse_changes(store: WritableStore, place: Place, before: Mapping[str, File]) -> None:
     after = dcp.list_files(store, place.path)
-    changed = sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+    changed = sorted(
+        path
+        for path in {*before, *after}
+        if before.get(path) != after.get(path) and not path.startswith(_OWN)
+    )
     if changed:
         raise Refused(
             f"{place.path}: {', '.join(changed[:4])} changed while it was being verified: a save is "

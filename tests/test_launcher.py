@@ -1,0 +1,151 @@
+"""The launcher of the README: it starts, resumes or stops, and never starts afresh over damage."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import support_damage as damage
+from conftest import ROOT
+from support_cli import environment
+from support_publish import done
+
+from ckptctl.model.records import MANIFEST
+
+Copy = Callable[..., Path]
+MARK = "<!-- launcher -->"
+_SNIPPET = re.compile(
+    rf"^{re.escape(MARK)}[ \t]*\n\s*^(?P<fence>`{{3,}})(?:bash|sh)[^\n]*\n(?P<code>.*?)^(?P=fence)[ \t]*$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def snippet(text: str) -> str | None:
+    """Return the fenced bash code that follows the mark, or None."""
+    match = _SNIPPET.search(text)
+    return match["code"] if match else None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"a\n\n{MARK}\n```bash\nx=1\necho\n```\nb\n```bash\nno\n```\n", "x=1\necho\n"),
+        (f"{MARK}\n\n```sh\nx\n```\n", "x\n"),
+        (f"{MARK}\n````bash\n```\n````\n", "```\n"),
+        (f"{MARK}\ntext\n```bash\nx\n```\n", None),
+        (f"{MARK}\n```python\nx\n```\n", None),
+        ("```bash\nx\n```\n", None),
+        (f"see {MARK}\n```bash\nx\n```\n", None),
+    ],
+)
+def test_how_the_snippet_is_found(text: str, expected: str | None) -> None:
+    assert snippet(text) == expected
+
+
+@pytest.fixture(scope="module")
+def launcher() -> str:
+    readme = ROOT / "README.md"
+    if not readme.is_file():
+        pytest.skip("there is no README.md yet")
+    found = snippet(readme.read_text(encoding="utf-8"))
+    if found is None:
+        pytest.skip(f"README.md has no bash snippet after a line {MARK}")
+    return found
+
+
+class Launch:
+    """Runs the snippet with commands of its own beside ckptctl: each says how it was called."""
+
+    def __init__(self, code: str, directory: Path) -> None:
+        self.code, self.bin = code, directory / "bin"
+        self.bin.mkdir()
+        self.calls = directory / "calls"
+        self.script("ckptctl", f'exec {sys.executable} -m ckptctl "$@"')
+        for name in ("torchrun", "python", "python3", "srun", "train", "train.sh"):
+            self.script(name, f'printf "%s\\n" "{name} $*" >> "{self.calls}"')
+
+    def script(self, name: str, body: str) -> None:
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+
+    def __call__(self, root: Path) -> tuple[int, str, str]:
+        """Return the exit code, what was started, and all that was said."""
+        self.calls.unlink(missing_ok=True)
+        bash = shutil.which("bash")
+        if bash is None:
+            pytest.skip("there is no bash here")
+        path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
+        ended = subprocess.run(
+            [bash, "-c", self.code],
+            cwd=self.bin.parent,
+            env=environment({"PATH": path, "ROOT": str(root)}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        started = self.calls.read_text() if self.calls.exists() else ""
+        return ended.returncode, started, ended.stdout + ended.stderr
+
+
+@pytest.fixture
+def launch(launcher: str, tmp_path: Path) -> Launch:
+    return Launch(launcher, tmp_path)
+
+
+def test_it_asks_ckptctl_and_looks_at_the_exit_code(launcher: str) -> None:
+    assert "ckptctl resolve" in launcher
+    assert "case $?" in launcher
+
+
+def test_an_empty_root_is_a_fresh_start(launch: Launch, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    root.mkdir()
+    code, started, said = launch(root)
+    assert code == 0, said
+    assert "step-" not in started + said
+
+
+def test_a_root_that_is_not_there_is_a_fresh_start(launch: Launch, tmp_path: Path) -> None:
+    code, _, said = launch(tmp_path / "nowhere")
+    assert code == 0, said
+
+
+def test_a_good_checkpoint_is_resumed_from(launch: Launch, copy: Copy) -> None:
+    path = copy("fsdp2/step-12")
+    done("commit", path, "--promote")
+    code, started, said = launch(path.parent)
+    assert code == 0, said
+    assert str(path) in started + said
+
+
+def test_a_root_with_damage_alone_stops_the_launch(launch: Launch, copy: Copy) -> None:
+    path = copy("fsdp2/step-12")
+    done("commit", path, "--promote")
+    harms: tuple[Callable[[], None], ...] = (
+        lambda: damage.truncate(path, file="__1_0.distcp", size=-1),
+        lambda: damage.remove(path, file=MANIFEST),
+        lambda: damage.remove(path, file=".metadata"),
+    )
+    for harm in harms:
+        harm()
+        code, started, said = launch(path.parent)
+        assert code != 0, said
+        assert started == ""
+
+
+def test_a_storage_that_fails_stops_the_launch(launch: Launch, copy: Copy) -> None:
+    path = copy("fsdp2/step-12")
+    for failure in (1, 4, 127, 130):
+        launch.script("ckptctl", f"exit {failure}")
+        code, started, said = launch(path.parent)
+        assert code != 0, said
+        assert started == ""

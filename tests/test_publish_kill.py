@@ -1,0 +1,100 @@
+"""A training loop of four processes is killed at random moments; what was promised is kept."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from support_publish import (
+    SOURCES,
+    Loop,
+    Source,
+    load_source,
+    newest,
+    nursery,
+    places,
+    source_of,
+)
+
+from ckptctl.errors import NothingThere
+from ckptctl.model.records import MANIFEST
+from ckptctl.operations.resolve import NoneUsable
+from ckptctl.operations.verify import Verdict, verify
+from ckptctl.operations.work import Options
+from ckptctl.storage import open_store
+
+ROUNDS = 300
+WINDOW = 1.1
+"""How many saves fit between the start of a loop and its death, at most."""
+
+
+def seconds_of_a_save(run: Loop, top: Path) -> float:
+    """Let a loop run for a while to see how fast this machine is today."""
+    (top / "run").mkdir(parents=True)
+    seconds = 0.5
+    while True:
+        seconds *= 2
+        run(top / "run", 0, top / "acknowledged", seconds)
+        if last_acknowledged(top / "acknowledged") >= 2:
+            return seconds / last_acknowledged(top / "acknowledged")
+        assert seconds < 60, "no save is ever finished"
+
+
+def last_acknowledged(path: Path) -> int:
+    """Return the last step that the loop has promised; a torn line is no promise."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return int(lines[-1]) if lines else 0
+
+
+def look(root: Path, *, full: bool, sources: list[Source]) -> int:
+    """Resolve and compare all bytes with what was saved; return the step, 0 where none is."""
+    try:
+        step, path = newest(root, full=full)
+    except (NothingThere, NoneUsable):
+        return 0
+    source = source_of(step, sources)
+    expected = {**source.shards, ".metadata": source.metadata}
+    assert {name: (path / name).read_bytes() for name in expected} == expected
+    return step
+
+
+def half_visible(root: Path) -> list[str]:
+    """Return the checkpoints that have a manifest and do not verify against it."""
+    store = open_store(root)
+    sealed = [p for p in places(root) if any(entry.name == MANIFEST for entry in p.entries)]
+    options = Options(workers=1, ignore=frozenset({"pointer-mismatch"}))
+    return [p.path for p in sealed if verify(store, p, options=options).verdict is not Verdict.OK]
+
+
+@pytest.mark.slow
+def test_300_kills_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    root, acknowledged, complaints = tmp_path / "run", tmp_path / "acknowledged", tmp_path / "err"
+    root.mkdir()
+    chance = random.Random(20)
+    sources = [load_source(case) for case in SOURCES]
+    step, died_in = 0, set()
+    with nursery(complaints) as run:
+        longest = WINDOW * seconds_of_a_save(run, tmp_path / "trial")
+        for number in range(ROUNDS):
+            status = run(root, step, acknowledged, chance.uniform(0, longest))
+            assert status == -9, complaints.read_text()
+            promised = last_acknowledged(acknowledged)
+            found = look(root, full=number % 10 == 0, sources=sources)
+            assert found >= promised
+            assert half_visible(root) == []
+            died_in.add(state_of_next(root, found))
+            step = found
+    assert complaints.read_text() == ""
+    assert step > ROUNDS / 10
+    assert len(died_in) >= 3, died_in
+
+
+def state_of_next(root: Path, found: int) -> str:
+    """Say how far the save got that was under way, so that the kills are known to be spread."""
+    checkpoint = root / f"step-{found + 1}"
+    if not checkpoint.exists():
+        return "between saves"
+    names = {path.name for path in checkpoint.rglob("*")}
+    receipts = sum(name.startswith("rank-") for name in names)
+    return f"{receipts} receipts"
