@@ -128,7 +128,8 @@ def verify(
 
 def _seal(store: Store, place: Place, options: Options) -> Seal:
     """Read the checkpoint's records and the pointer, where one names it."""
-    pointer = read_pointer(store, tolerant=True).revision if place.path else None
+    asked = place.path and options.asks("pointer-mismatch")
+    pointer = read_pointer(store).revision if asked else None
     return read_seal(
         store,
         place.path,
