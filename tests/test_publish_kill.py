@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from support_publish import (
     SOURCES,
-    Loop,
     Source,
     load_source,
     newest,
@@ -25,20 +24,9 @@ from ckptctl.operations.work import Options
 from ckptctl.storage import open_store
 
 ROUNDS = 300
-WINDOW = 1.1
-"""How many saves fit between the start of a loop and its death, at most."""
-
-
-def seconds_of_a_save(run: Loop, top: Path) -> float:
-    """Let a loop run for a while to see how fast this machine is today."""
-    (top / "run").mkdir(parents=True)
-    seconds = 0.5
-    while True:
-        seconds *= 2
-        run(top / "run", 0, top / "acknowledged", seconds)
-        if last_acknowledged(top / "acknowledged") >= 2:
-            return seconds / last_acknowledged(top / "acknowledged")
-        assert seconds < 60, "no save is ever finished"
+LONGER, SHORTER = 1.02, 0.96
+"""After a loop that finished no save the next may live longer, after another shorter, so that on
+any machine about a third of them finish one and all moments of a save are hit."""
 
 
 def last_acknowledged(path: Path) -> int:
@@ -73,9 +61,8 @@ def test_300_kills_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     root.mkdir()
     chance = random.Random(20)
     sources = [load_source(case) for case in SOURCES]
-    step, died_in = 0, set()
+    step, longest, died_in = 0, 0.15, set()
     with nursery(complaints) as run:
-        longest = WINDOW * seconds_of_a_save(run, tmp_path / "trial")
         for number in range(ROUNDS):
             status = run(root, step, acknowledged, chance.uniform(0, longest))
             assert status == -9, complaints.read_text()
@@ -84,6 +71,7 @@ def test_300_kills_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
             assert found >= promised
             assert half_visible(root) == []
             died_in.add(state_of_next(root, found))
+            longest *= SHORTER if found > step else LONGER
             step = found
     assert complaints.read_text() == ""
     assert step > ROUNDS / 10

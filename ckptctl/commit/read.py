@@ -50,7 +50,8 @@ def _read(store: Store, path: str, kind: type[RecordType]) -> RecordType | None:
         raise MalformedData(f"{path}: {error}") from None
 
 
-def _join(base: str, path: str) -> str:
+def join(base: str, path: str) -> str:
+    """Return a path inside a checkpoint as a path of the store."""
     return f"{base}/{path}" if base else path
 
 
@@ -59,21 +60,21 @@ def read_manifest(store: Store, checkpoint: str) -> Manifest | None:
 
     Raises ``MalformedData`` for a manifest that is torn, altered or of another version.
     """
-    return _read(store, _join(checkpoint, MANIFEST), Manifest)
+    return _read(store, join(checkpoint, MANIFEST), Manifest)
 
 
 def read_receipts(store: Store, checkpoint: str, paths: Iterable[str]) -> list[Receipt]:
     """Read the receipts that lie at these paths of a checkpoint."""
-    found = (_read(store, _join(checkpoint, path), Receipt) for path in sorted(paths))
+    found = (_read(store, join(checkpoint, path), Receipt) for path in sorted(paths))
     return [receipt for receipt in found if receipt is not None]
 
 
 def read_quarantine(store: Store, checkpoint: str) -> QuarantineRecord | None:
     """Read the newest quarantine record of a checkpoint, or None where it never had one."""
-    last = newest(lambda number: exists(store, _join(checkpoint, quarantine_path(number))))
+    last = newest(lambda number: exists(store, join(checkpoint, quarantine_path(number))))
     if not last:
         return None
-    path = _join(checkpoint, quarantine_path(last))
+    path = join(checkpoint, quarantine_path(last))
     record = _read(store, path, QuarantineRecord)
     if record is None or record.revision != last:
         raise MalformedData(f"{path}: it is the record of another revision")
@@ -119,9 +120,9 @@ def revisions(store: Store, name: str = LATEST) -> Iterator[PointerRevision | st
 
 def quarantines(store: Store, checkpoint: str) -> Iterator[QuarantineRecord | str]:
     """Yield all quarantine records of a checkpoint, oldest first; a damaged one as what is wrong."""
-    last = newest(lambda number: exists(store, _join(checkpoint, quarantine_path(number))))
+    last = newest(lambda number: exists(store, join(checkpoint, quarantine_path(number))))
     for number in range(1, last + 1):
-        path = _join(checkpoint, quarantine_path(number))
+        path = join(checkpoint, quarantine_path(number))
         try:
             found = _read(store, path, QuarantineRecord)
         except MalformedData as error:

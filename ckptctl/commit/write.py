@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckptctl.commit.read import read_manifest
+from ckptctl.commit.read import join, read_manifest
 from ckptctl.errors import CkptctlError, Conflict, MalformedData
 from ckptctl.model.records import (
     LATEST,
@@ -18,7 +18,7 @@ from ckptctl.storage import WritableStore
 
 def stage(store: WritableStore, checkpoint: str, receipt: Receipt) -> None:
     """Write one rank's receipt, after its files are durable."""
-    store.create(_join(checkpoint, receipt.path), receipt.encode())
+    store.create(join(checkpoint, receipt.path), receipt.encode())
 
 
 def seal(store: WritableStore, checkpoint: str, manifest: Manifest) -> Manifest:
@@ -28,7 +28,7 @@ def seal(store: WritableStore, checkpoint: str, manifest: Manifest) -> Manifest:
     ``OutcomeUnknown`` if it may or may not be.
     """
     try:
-        store.create(_join(checkpoint, MANIFEST), manifest.encode())
+        store.create(join(checkpoint, MANIFEST), manifest.encode())
     except Conflict:
         raise Conflict(
             f"{checkpoint or store.url} {_winner(store, checkpoint)}; nothing was changed"
@@ -75,12 +75,8 @@ def refresh_courtesy_copy(store: WritableStore, target: str) -> None:
 def mark(store: WritableStore, checkpoint: str, record: QuarantineRecord) -> None:
     """Create a quarantine record; ``Conflict`` if somebody else marked the checkpoint meanwhile."""
     try:
-        store.create(_join(checkpoint, record.path), record.encode())
+        store.create(join(checkpoint, record.path), record.encode())
     except Conflict:
         raise Conflict(
             f"{checkpoint}: somebody else marked it at the same time; nothing was changed"
         ) from None
-
-
-def _join(base: str, path: str) -> str:
-    return f"{base}/{path}" if base else path

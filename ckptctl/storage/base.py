@@ -47,6 +47,7 @@ class Reader(Protocol):
 
     def __enter__(self) -> Reader:
         """Use as a context manager."""
+        return self
 
     def __exit__(
         self,
@@ -55,6 +56,7 @@ class Reader(Protocol):
         trace: TracebackType | None,
     ) -> None:
         """Close."""
+        self.close()
 
 
 class Store(Protocol):

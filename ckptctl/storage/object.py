@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import posixpath
 from datetime import datetime
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote, unquote
 
 import fsspec
 
 from ckptctl.errors import NotFound, ShortRead, StorageError
-from ckptctl.storage.base import Entry
+from ckptctl.storage.base import Entry, Reader
 
 _GONE = (FileNotFoundError, NotADirectoryError, KeyError)
 
 
-class ObjectReader:
+class ObjectReader(Reader):
     """One object, read by ranges; no state is shared between reads."""
 
     def __init__(self, system: Any, key: str, url: str, size: int) -> None:
@@ -61,19 +60,6 @@ class ObjectReader:
 
     def close(self) -> None:
         """Nothing is held open."""
-
-    def __enter__(self) -> ObjectReader:
-        """Use as a context manager."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
 
 
 class ObjectStore:

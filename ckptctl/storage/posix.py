@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 from ckptctl.errors import (
     Conflict,
@@ -19,11 +18,11 @@ from ckptctl.errors import (
     ShortRead,
     StorageError,
 )
-from ckptctl.storage.base import Entry
+from ckptctl.storage.base import Entry, Reader
 from ckptctl.storage.system import RealSystem, System
 
 
-class PosixReader:
+class PosixReader(Reader):
     """An open file, read with ``pread`` so that threads can share it."""
 
     def __init__(self, path: Path) -> None:
@@ -74,19 +73,6 @@ class PosixReader:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> PosixReader:
-        """Use as a context manager."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
 
 
 class PosixStore:
