@@ -22,8 +22,8 @@ from ckptctl.model.finding import Location
 from ckptctl.model.observation import ItemSeen, Payload, RecordSeen
 from ckptctl.storage import Reader
 
-RUN = 4 << 20
-"""Bytes of one read when content is checked, and so the memory that one worker needs."""
+RUN = 1 << 20
+"""Bytes of one read when content is checked: what is hashed right away should fit the cache."""
 
 QUICK_RUN = 256 << 10
 _QUICK_ITEM = 16 << 10
@@ -158,9 +158,14 @@ class _Stream:
             self._sink(self._tail)
 
 
-def runs(items: Sequence[Item], *, content: bool) -> Iterator[list[Item]]:
+def block_of(reader: Reader) -> int:
+    """Return the bytes of one read: what the store prefers, where it says so."""
+    return int(getattr(reader, "block", RUN))
+
+
+def runs(items: Sequence[Item], block: int, *, content: bool) -> Iterator[list[Item]]:
     """Group items, in the order of their bytes, into neighbours to be read together."""
-    largest, longest = (RUN, RUN) if content else (_QUICK_ITEM, QUICK_RUN)
+    largest, longest = (block, block) if content else (_QUICK_ITEM, QUICK_RUN)
     run: list[Item] = []
     for item in items:
         small = item.length <= largest
@@ -193,9 +198,10 @@ def scan_items(
     With ``content``, ``sink`` is given all bytes of the items in the order of the file.
     """
     buffer: memoryview | None = None
-    for run in runs(items, content=content):
+    block = block_of(reader)
+    for run in runs(items, block, content=content):
         first = run[0]
-        if len(run) > 1 or first.length <= (RUN if content else _QUICK_ITEM):
+        if len(run) > 1 or first.length <= (block if content else _QUICK_ITEM):
             data = memoryview(reader.read(first.offset, run[-1].end))
             if sink is not None:
                 sink(data)
@@ -204,7 +210,7 @@ def scan_items(
                 view = _Whole(data[low : low + item.length])
                 yield _see(view, item, is_tensor, expected_bytes, content=content)
         elif content:
-            buffer = memoryview(bytearray(RUN)) if buffer is None else buffer
+            buffer = memoryview(bytearray(block)) if buffer is None else buffer
             stream = _Stream(reader, first, buffer, sink)
             seen = _see(stream, first, is_tensor, expected_bytes, content=content)
             stream.finish()

@@ -10,7 +10,7 @@ from threading import Lock
 from ckptctl.checks import ITEM_CHECKS, Context
 from ckptctl.digest import Hasher
 from ckptctl.errors import StorageError
-from ckptctl.formats.itemscan import RUN, scan_items
+from ckptctl.formats.itemscan import block_of, scan_items
 from ckptctl.model.checkpoint import Fault, Item, ObjectEntry, TensorEntry, rank_of
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.finding import Coverage, Finding, Location, Report, Severity, Stage
@@ -168,7 +168,7 @@ class Examiner:
                     f"{unit.path} has {reader.size} bytes now and had {unit.size} when it was "
                     "listed: somebody is writing to it"
                 )
-            buffer = memoryview(bytearray(min(RUN, max(1, unit.size))))
+            buffer = memoryview(bytearray(min(block_of(reader), max(1, unit.size))))
             for start in range(0, unit.size, len(buffer)):
                 block = buffer[: min(len(buffer), unit.size - start)]
                 reader.read_into(start, block)
