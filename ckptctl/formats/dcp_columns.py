@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 from array import array
+from collections import deque
 from collections.abc import Callable
 from itertools import chain
 from operator import itemgetter
@@ -29,7 +30,6 @@ from ckptctl.formats.dcp_classes import (
     sound_properties,
 )
 from ckptctl.formats.dcp_metadata import (
-    INDEX_FIELDS,
     Parsed,
     describe_globals,
     parse,
@@ -45,15 +45,10 @@ FAST_FROM = SCAN_LIMIT + 1
 """Bytes of metadata from which this lane is taken."""
 
 _BUFFER = 1 << 20
-_WORD, _PLACE = 1 << 63, 1 << 62
+_WORD = 1 << 63
 _FIELDS = frozenset(
     {"state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version"}
 )
-_OBJECT_FIELDS = {
-    "chunk": frozenset({"offsets", "sizes"}),
-    "index": INDEX_FIELDS,
-    "place": frozenset({"relative_path", "offset", "length", "transform_descriptors"}),
-}
 
 
 class _Unusual(Exception):
@@ -71,7 +66,7 @@ class _Columns:
         self.chunk_offsets, self.chunk_sizes = array("q"), array("q")
         self.offset_widths, self.size_widths = array("H"), array("H")
         self.fqns: list[Any] = []
-        self.fields: dict[str, set[str]] = {"chunk": set(), "index": set(), "place": set()}
+        self.shapes: set[tuple[Any, ...]] = set()
         self.hint_types: set[type] = set()
         self.number_types: set[type] = set()
         self.origins: list[Any] = []
@@ -88,28 +83,34 @@ class _Columns:
                 ("sizes", self.chunk_sizes, self.size_widths),
             ):
                 column = list(map(itemgetter(name), self.chunks))
-                self.number_types.update(map(type, flat(column)))
+                self.shapes.update(column)
                 numbers.extend(flat(column))
                 widths.extend(map(len, column))
-            self.fields["chunk"].update(flat(self.chunks))
+            if set(map(len, self.chunks)) != {2}:
+                raise _Unusual
         if self.indices:
             self.fqns.extend(map(itemgetter("fqn"), self.indices))
-            self.origins.extend([state.get("offset") for state in self.indices])
-            self.fields["index"].update(flat(self.indices))
-            self.hint_types.update(map(type, [state.get("index") for state in self.indices]))
+            origins = [state.get("offset") for state in self.indices]
+            self.origins.extend(origins)
+            self.hint_types.update(map(type, map(itemgetter("index"), self.indices)))
+            # besides a name and a hint only an offset: a field of another name would be one more
+            known = 3 * len(origins) - origins.count(None)
+            if sum(map(len, self.indices)) != known:
+                raise _Unusual
         if self.places:
             if max(map(len, self.places)) > 3:
                 for number, state in enumerate(self.places, len(self.paths)):
-                    self.transforms[number] = state.get("transform_descriptors")
+                    if len(state) > 3:
+                        self.transforms[number] = state["transform_descriptors"]
+                    if len(state) > 4:
+                        raise _Unusual
             self.paths.extend(map(itemgetter("relative_path"), self.places))
-            self.offsets.extend(map(itemgetter("offset"), self.places))
-            self.lengths.extend(map(itemgetter("length"), self.places))
-            self.number_types.update(map(type, map(itemgetter("offset"), self.places)))
-            self.number_types.update(map(type, map(itemgetter("length"), self.places)))
-            self.fields["place"].update(flat(self.places))
+            for name, numbers in (("offset", self.offsets), ("length", self.lengths)):
+                column = list(map(itemgetter(name), self.places))
+                self.number_types.update(map(type, column))
+                numbers.extend(column)
         for states in (self.chunks, self.indices, self.places):
-            for state in states:
-                state.clear()
+            deque(map(dict.clear, states), maxlen=0)
             states.clear()
 
 
@@ -275,19 +276,14 @@ def _check_columns(columns: _Columns) -> None:
     """Accept only names, origins and transforms of the right type."""
     if set(map(type, columns.fqns)) - {str} or set(map(type, columns.paths)) - {str}:
         raise _Unusual
-    if any(found - _OBJECT_FIELDS[kind] for kind, found in columns.fields.items()):
-        raise _Unusual
     if columns.hint_types - {int, type(None)} or columns.number_types - {int}:
         raise _Unusual
-    for numbers, limit in (
-        (columns.chunk_offsets, _WORD),
-        (columns.chunk_sizes, _WORD),
-        (columns.offsets, _PLACE),
-        (columns.lengths, _PLACE),
-    ):
-        if numbers and (min(numbers) < 0 or max(numbers) >= limit):
-            raise _Unusual
-    for origin in set(columns.origins):  # few: every tensor is cut at the same places
+    if min(columns.offsets, default=0) < 0 or min(columns.lengths, default=0) < 0:
+        raise _Unusual
+    if set(map(type, chain.from_iterable(filter(None, columns.origins)))) - {int}:
+        raise _Unusual
+    # few: every tensor is cut at the same places
+    for origin in columns.shapes.union(columns.origins):
         if origin is not None and not (
             type(origin) is tuple
             and len(origin) <= 64

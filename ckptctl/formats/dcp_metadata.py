@@ -216,8 +216,8 @@ def _read_storage(parsed: Parsed, mapping: object) -> None:
             isinstance(path, str)
             and type(start) is int
             and type(length) is int
-            and 0 <= start < 1 << 62
-            and 0 <= length < 1 << 62
+            and 0 <= start < _WORD
+            and 0 <= length < _WORD
             and (origin is None or _shape(origin) is not None)
         ):
             parsed.fault("malformed-entry", "where its bytes lie is not readable", fqn=fqn)

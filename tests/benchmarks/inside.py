@@ -68,6 +68,21 @@ def _crc(path: str) -> int:
     return value
 
 
+def our_verify(path: str, threads: str) -> None:
+    """Verify a checkpoint; print the seconds without those of starting Python and importing."""
+    from ckptctl.operations.locate import locate
+    from ckptctl.operations.verify import Options, Verdict, verify
+    from ckptctl.storage import open_store
+
+    start = time.perf_counter()
+    store, (place,) = locate(path, open_store)
+    outcome = verify(store, place, options=Options(workers=int(threads), require_manifest=True))
+    seconds = time.perf_counter() - start
+    if outcome.verdict is not Verdict.OK:
+        raise ValueError(f"{path}: {outcome.verdict.value}")
+    print(seconds)
+
+
 def sha256(*paths: str) -> None:
     """Hash files as Megatron's integrity check does: one thread, 1 MiB at a time."""
     for path in paths:
@@ -81,6 +96,7 @@ def sha256(*paths: str) -> None:
 WHAT: dict[str, Callable[..., None]] = {
     "torch-metadata": torch_metadata,
     "our-metadata": our_metadata,
+    "our-verify": our_verify,
     "sha256": sha256,
     "crc": crc,
 }
