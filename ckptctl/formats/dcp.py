@@ -139,11 +139,6 @@ def assemble(files: Mapping[str, File], parsed: list[Parsed], faults: list[Fault
         faults=tuple(faults),
         replicated=local,
         provisional=bool(parsed) and parsed[0].source == LEFTOVER,
-        auxiliary=frozenset(
-            name
-            for name in files
-            if name in COMPANIONS or name in (METADATA, LEFTOVER) or _RANK_METADATA.fullmatch(name)
-        ),
     )
 
 

@@ -86,7 +86,7 @@ class _Sparse:
     """An item of which only the ends are read, and single headers between."""
 
     def __init__(self, reader: Reader, item: Item) -> None:
-        self._reader, self._base, self._length = reader, item.offset, item.length
+        self._reader, self._base = reader, item.offset
         self.bytes_read = 0
         self._tail_start = max(0, item.length - _QUICK_END)
         self._tail = self._fetch(self._tail_start, item.length)
@@ -242,7 +242,7 @@ def _see(
     try:
         file, size = transforms.decode(data.pieces(0, item.length), len(item.transforms), limit)
     except MalformedData as error:
-        return ItemSeen(item, faults=(_fault(item, str(error)),), content_read=content)
+        return ItemSeen(item, faults=(_fault(item, str(error)),))
     with closing(file):
 
         def read(start: int, stop: int) -> bytes:
@@ -315,7 +315,6 @@ def _see_zip(
         _torch_versions(small),
         tuple(faults),
         bytes_read=item.length,
-        content_read=content,
     )
 
 

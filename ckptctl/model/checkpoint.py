@@ -160,7 +160,6 @@ class Checkpoint:
     faults: tuple[Fault, ...] = ()
     replicated: bool = False
     provisional: bool = False
-    auxiliary: frozenset[str] = frozenset()
 
     @property
     def readable(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ckptctl.model.checkpoint import Fault, Item
 from ckptctl.model.geometry import Shape
@@ -63,4 +63,3 @@ class ItemSeen:
     faults: tuple[Fault, ...] = ()
     unread: str = ""
     bytes_read: int = 0
-    content_read: bool = field(default=False)

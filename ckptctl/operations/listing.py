@@ -58,10 +58,10 @@ def list_checkpoints(
     parsed. ``limit`` keeps the last so many. One that cannot be read is a row with its reason.
     Raises ``NothingThere`` for a root that is not there or holds no checkpoint.
     """
-    places = find_all = find(store)
+    places = find(store)
     if not places:
         raise NothingThere(f"{store.url}: no checkpoint below this directory")
-    named = pointers(store, places)
+    named, paths = pointers(store, places), {place.path for place in places}
     wanted = frozenset(states)
     if limit is not None and not wanted:
         places = places[-limit:]
@@ -73,7 +73,7 @@ def list_checkpoints(
         rows = [row for row in rows if row.state in wanted]
         rows = rows[-limit:] if limit is not None else rows
     dangling = tuple(pointer for pointer in named if pointer.target is None)
-    if promoted is not None and all(place.path != promoted for place in find_all):
+    if promoted is not None and promoted not in paths:
         dangling = (Pointer(LATEST, promoted), *(one for one in dangling if one.name != LATEST))
     return Listing(store.url, tuple(rows), dangling)
 

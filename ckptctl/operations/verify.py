@@ -151,11 +151,8 @@ def _plan(context: Context, options: Options) -> tuple[list[Unit], Report]:
     units = hashing_units(context, largest=SMALL_FILE)
     promised = len(context.seal.manifest.files) if context.seal.manifest else 0
     left_out = promised - len(units)
-    rows = [
-        Coverage(Stage.CONTENT, "files", 0, left_out, gaps=(("left out by --quick", left_out),))
-    ]
-    if not left_out:
-        rows = []
+    gap = ("left out by --quick", left_out)
+    rows = [Coverage(Stage.CONTENT, "files", 0, left_out, gaps=(gap,))] if left_out else []
     if options.sizes_only:
         return units, Report.of(coverage=[*rows, _covered(context, "by sizes in the manifest")])
     return units + units_of(context, options), Report.of(coverage=rows)
