@@ -23,12 +23,15 @@ class Severity(enum.IntEnum):
 
 
 class Stage(enum.IntEnum):
-    """The stages of verification, from cheap to dear."""
+    """The stages of verification: from cheap to dear, then what only a person can otherwise tell."""
 
     FILES = 1
     METADATA = 2
     ITEMS = 3
     CONTENT = 4
+    VALUES = 5
+    IDENTITY = 6
+    AUDIT = 7
 
     @property
     def word(self) -> str:
