@@ -54,6 +54,7 @@ _COMMANDS = {
     "list": "ckptctl.cli.list:list_command",
     "show": "ckptctl.cli.show:show_command",
     "verify": "ckptctl.cli.verify:verify_command",
+    "digest": "ckptctl.cli.digest:digest_command",
     "resolve": "ckptctl.cli.resolve:resolve_command",
     "commit": "ckptctl.cli.publish:commit_command",
     "promote": "ckptctl.cli.publish:promote_command",

@@ -1,0 +1,80 @@
+"""``ckptctl digest``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ckptctl.cli.bar import progress
+from ckptctl.cli.common import Json, Quiet, emit
+from ckptctl.cli.text import Screen, columns, plural, safe, size
+from ckptctl.operations.content import Content, digest_content
+from ckptctl.operations.opening import open_tensors
+
+_FINDINGS_CODE = 10
+
+
+def digest_command(
+    checkpoint: Annotated[
+        str, typer.Argument(help="A DCP checkpoint, a safetensors file, or a directory of such.")
+    ],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Only keys that match this pattern; repeatable."),
+    ] = None,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Print only the digests over everything.")
+    ] = False,
+    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Threads that read.")] = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Print what every tensor and object holds as a digest, whatever its sharding and format.
+
+    Two checkpoints of one state have equal digests, however many ranks wrote them. All bytes are
+    read and every CRC-32 is checked; what cannot be digested is said, and the exit code is 10.
+    """
+    opened = open_tensors(checkpoint)
+    content = digest_content(
+        opened, only=only or (), workers=workers, progress=progress(quiet=quiet or json)
+    )
+    faults = tuple(fault.message for fault in opened.serious)
+    problems = (*faults, *content.problems)
+    emit(
+        "digest",
+        {"content": content, "problems": problems},
+        lambda screen: render(content, screen, summary=summary),
+        json=json,
+        quiet=quiet,
+    )
+    for problem in problems:
+        sys.stderr.write(f"ckptctl: {safe(problem)}\n")
+    if problems:
+        raise typer.Exit(_FINDINGS_CODE)
+
+
+def render(content: Content, screen: Screen, *, summary: bool) -> None:
+    """Print one line for each key, and the digests over all of them."""
+    if not summary:
+        rows = [
+            [row.digest or "-", f"{row.dtype} {list(row.shape)}", safe(row.fqn)]
+            for row in content.tensors
+        ]
+        rows += [
+            [
+                row.digest or "-",
+                "object" + ("" if row.rank is None else f" of rank {row.rank}"),
+                safe(row.fqn),
+            ]
+            for row in content.objects
+        ]
+        for line in columns(rows):
+            screen.line("".join(line))
+    total = sum(row.size for row in content.tensors)
+    for digest, what in (
+        (content.tensors_digest, f"{plural(len(content.tensors), 'tensor')}, {size(total)}"),
+        (content.objects_digest, plural(len(content.objects), "object")),
+    ):
+        screen.line(screen.paint(f"{digest or 'no digest over all'}  {what}", "bold"))

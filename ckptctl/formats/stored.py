@@ -1,0 +1,160 @@
+"""Where the bytes of one stored tensor lie, and in which form, found without reading them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import IO
+
+from ckptctl.errors import MalformedData, ShortRead
+from ckptctl.formats import transforms
+from ckptctl.formats.itemscan import RUN, scan_items
+from ckptctl.model.checkpoint import Item
+from ckptctl.model.dtypes import item_size
+from ckptctl.model.geometry import Shape
+from ckptctl.model.observation import ItemSeen
+from ckptctl.storage import Reader
+
+_DECODED_LIMIT = 64 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor's storage: bytes ``[start, start + size)`` of what it is read from.
+
+    ``stride`` and ``offset`` count elements of the storage. ``crc`` is None where none was
+    recorded. ``dtype`` is the payload's own, ``flags`` name lazy operations (``conj``, ``neg``)
+    and ``kind`` is not ``plain`` for a tensor class whose layout this tool does not interpret.
+    """
+
+    dtype: str
+    shape: Shape
+    stride: Shape
+    offset: int
+    start: int
+    size: int
+    crc: int | None = None
+    little: bool = True
+    flags: tuple[str, ...] = ()
+    kind: str = "plain"
+
+    @property
+    def plain_bytes(self) -> bool:
+        """True if the storage is exactly the tensor's row-major little-endian bytes."""
+        width = item_size(self.dtype)
+        if self.kind != "plain" or width is None or self.flags or self.offset or not self.little:
+            return False
+        numel = 1
+        for extent, step in zip(reversed(self.shape), reversed(self.stride), strict=True):
+            if extent != 1 and step != numel and 0 not in self.shape:
+                return False
+            numel *= extent
+        return numel * width == self.size
+
+
+class Decoded(AbstractContextManager["Decoded"]):
+    """A decompressed item in a temporary file, read like any other object."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        """Take the file over."""
+        self._file, self.size = file, size
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return exactly the bytes ``[start, stop)``, or raise ``ShortRead``."""
+        self._file.seek(start)
+        data = self._file.read(stop - start)
+        if len(data) != stop - start:
+            raise ShortRead(f"a decompressed item ends before byte {stop}")
+        return data
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        """Fill the buffer with the bytes from ``start`` on."""
+        buffer[:] = self.read(start, start + len(buffer))
+
+    def close(self) -> None:
+        """Drop the file."""
+        self._file.close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Drop the file."""
+        self.close()
+
+
+def decode(reader: Reader, item: Item, *, limit: int = _DECODED_LIMIT) -> tuple[Decoded, Item]:
+    """Undo an item's transforms; return what to read it from, and the item as it lies there.
+
+    Raises ``MalformedData`` where that is not possible.
+    """
+    reason = transforms.unreadable(item.transforms)
+    if reason:
+        raise MalformedData(f"{item.path}: {item.fqn}: {reason}")
+
+    def pieces() -> Iterator[bytes]:
+        for start in range(item.offset, item.end, RUN):
+            yield reader.read(start, min(start + RUN, item.end))
+
+    file, size = transforms.decode(pieces(), len(item.transforms), limit)
+    return Decoded(file, size), replace(item, offset=0, length=size, transforms=())
+
+
+def look(reader: Reader, item: Item, *, tensor: bool) -> ItemSeen:
+    """Read the structure of one item, whose transforms are undone; not its payload.
+
+    Raises ``MalformedData`` where it is damaged.
+    """
+    if item.offset < 0 or item.length < 0 or item.end > reader.size:
+        raise MalformedData(
+            f"{item.path}: {item.fqn}: bytes {item.offset}-{item.end} of {reader.size}"
+        )
+    (seen,) = scan_items(
+        reader,
+        [item],
+        content=False,
+        is_tensor=lambda _: tensor,
+        expected_bytes=lambda _: None,
+    )
+    if seen.faults:
+        raise MalformedData(f"{item.path}: {item.fqn}: {seen.faults[0].message}")
+    return seen
+
+
+def locate_tensor(reader: Reader, item: Item) -> Stored:
+    """Find a tensor's storage inside its item; the ends of the item are read, not its payload.
+
+    Raises ``MalformedData`` where the item is damaged or does not hold a tensor.
+    """
+    seen = look(reader, item, tensor=True)
+    payload = seen.payload
+    if payload is None:
+        raise MalformedData(f"{item.path}: {item.fqn}: its data.pkl is damaged")
+    by_name = {record.name: record for record in seen.records}
+    if payload.kind != "plain":
+        return Stored("", (), (), 0, item.offset, item.length, kind=payload.kind)
+    record = by_name.get(f"data/{payload.storage_key}")
+    if record is None:
+        raise MalformedData(f"{item.path}: {item.fqn}: the record of its storage is not there")
+    if payload.storage_bytes >= 0 and payload.storage_bytes != record.size:
+        raise MalformedData(
+            f"{item.path}: {item.fqn}: its storage has {record.size} bytes, and "
+            f"{payload.storage_bytes} are declared"
+        )
+    order = by_name.get("byteorder")
+    return Stored(
+        payload.dtype,
+        payload.shape,
+        payload.stride,
+        payload.storage_offset,
+        record.start,
+        record.size,
+        record.crc if record.recorded else None,
+        # "big" has three letters and "little" six
+        little=order is None or order.size != len("big"),
+        flags=payload.flags,
+    )

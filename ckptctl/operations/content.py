@@ -1,0 +1,180 @@
+"""Content digests: what tensors hold, whatever their sharding, their file format or their rank.
+
+A tensor's digest is xxh3-128 of its whole row-major little-endian bytes. An object's is over the
+records that make it up: what it was pickled as, and not where or by which rank it was saved.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import zlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from threading import Lock
+
+from ckptctl.digest import Hasher
+from ckptctl.errors import MalformedData, Refused, StorageError
+from ckptctl.formats.stored import decode, look
+from ckptctl.model.checkpoint import Item, ObjectEntry, TensorEntry
+from ckptctl.model.dtypes import item_size
+from ckptctl.model.geometry import Shape
+from ckptctl.operations.gather import BLOCK, TensorSource
+from ckptctl.operations.opening import Opened
+from ckptctl.operations.progress import Progress, Silent
+from ckptctl.operations.work import Options
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDigest:
+    """The content of one tensor; ``size`` in bytes, ``problem`` says why there is no digest."""
+
+    fqn: str
+    dtype: str
+    shape: Shape
+    size: int
+    digest: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectDigest:
+    """The content of one value that is not a tensor; ``rank`` where each rank saved its own."""
+
+    fqn: str
+    rank: int | None
+    digest: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The fingerprint of a checkpoint: ``tensors_digest`` is over names, dtypes, shapes, digests.
+
+    Both digests over all are empty where one of the parts has none.
+    """
+
+    checkpoint: str
+    tensors: tuple[TensorDigest, ...]
+    objects: tuple[ObjectDigest, ...]
+    tensors_digest: str
+    objects_digest: str
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What could not be digested, and why."""
+        rows: tuple[TensorDigest | ObjectDigest, ...] = (*self.tensors, *self.objects)
+        return tuple(f"{row.fqn}: {row.problem}" for row in rows if row.problem)
+
+
+def digest_content(
+    opened: Opened,
+    *,
+    only: Iterable[str] = (),
+    objects: bool = True,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Content:
+    """Digest all tensors and objects, or those whose name matches one of the patterns ``only``.
+
+    The CRC-32 of every item is checked on the way. Damage of one tensor is its ``problem``, also
+    where the storage does not give its bytes; the others are digested all the same.
+    """
+    patterns = tuple(only)
+
+    def wanted(fqn: str) -> bool:
+        return not patterns or any(fnmatch.fnmatchcase(fqn, one) for one in patterns)
+
+    entries = opened.checkpoint.entries
+    tensors = [e for n, e in entries.items() if isinstance(e, TensorEntry) and wanted(n)]
+    values = [n for n, e in entries.items() if isinstance(e, ObjectEntry) and objects and wanted(n)]
+    progress = progress or Silent()
+    lock = Lock()
+
+    def tick(count: int) -> None:
+        with lock:
+            progress.advance(count)
+
+    progress.start(opened.url, sum(map(bytes_of, tensors)))
+    order = sorted(tensors, key=bytes_of, reverse=True)
+    try:
+        with (
+            TensorSource(opened.store, opened.base, opened.checkpoint) as source,
+            ThreadPoolExecutor(workers or Options().workers) as pool,
+        ):
+            rows = list(pool.map(lambda entry: _tensor(source, entry, tick), order))
+            items = [item for fqn in values for item in source.items_of(fqn)]
+            found = list(pool.map(lambda item: _object(source, item), items))
+    finally:
+        progress.finish()
+    rows.sort(key=lambda row: row.fqn)
+    found.sort(key=lambda row: (row.fqn, -1 if row.rank is None else row.rank))
+    return Content(
+        opened.url,
+        tuple(rows),
+        tuple(found),
+        _over(
+            None if r.problem else f"{r.fqn}\0{r.dtype}\0{list(r.shape)}\0{r.digest}" for r in rows
+        ),
+        _over(None if r.problem else f"{r.fqn}\0{r.digest}" for r in found),
+    )
+
+
+def bytes_of(entry: TensorEntry) -> int:
+    """Return the bytes of a tensor's data, counting one where elements are not whole bytes."""
+    return entry.numel * (item_size(entry.dtype) or 1)
+
+
+def _over(lines: Iterable[str | None]) -> str:
+    hasher = Hasher()
+    for line in lines:
+        if line is None:
+            return ""
+        hasher.update(line.encode("utf-8", "surrogatepass") + b"\n")
+    return hasher.text()
+
+
+def _tensor(source: TensorSource, entry: TensorEntry, tick: Callable[[int], None]) -> TensorDigest:
+    size = bytes_of(entry)
+    hasher = Hasher()
+    try:
+        for block in source.read(entry.fqn):
+            hasher.update(block)
+            tick(len(block))
+    except (MalformedData, Refused, StorageError) as error:
+        return TensorDigest(entry.fqn, entry.dtype, entry.shape, size, problem=str(error))
+    return TensorDigest(entry.fqn, entry.dtype, entry.shape, size, hasher.text())
+
+
+def _object(source: TensorSource, item: Item) -> ObjectDigest:
+    rank = item.rank if source.checkpoint.replicated else None
+    try:
+        return ObjectDigest(item.fqn, rank, object_digest(source, item))
+    except (MalformedData, StorageError) as error:
+        return ObjectDigest(item.fqn, rank, problem=str(error))
+
+
+def object_digest(source: TensorSource, item: Item) -> str:
+    """Digest the records of one object: its pickle and the storages it refers to.
+
+    Raises ``MalformedData`` for damage.
+    """
+    with ExitStack() as stack:
+        reader = source.reader(item.path, stack)
+        if item.transforms:
+            reader, item = decode(reader, item)
+            stack.enter_context(reader)
+        hasher = Hasher()
+        for record in sorted(look(reader, item, tensor=False).records, key=lambda one: one.name):
+            if record.name != "data.pkl" and not record.name.startswith("data/"):
+                continue
+            hasher.update(f"{record.name}\0{record.size}\n".encode("utf-8", "replace"))
+            crc, end = 0, record.start + record.size
+            for start in range(record.start, end, BLOCK):
+                block = reader.read(start, min(start + BLOCK, end))
+                crc = zlib.crc32(block, crc)
+                hasher.update(block)
+            if record.recorded and crc not in (record.crc, record.trailer_crc):
+                raise MalformedData(f"{item.path}: {item.fqn}: {record.name}: its CRC-32 is wrong")
+        return hasher.text()

@@ -1,0 +1,69 @@
+"""Opening whatever holds tensors: a DCP checkpoint, safetensors files, a ``torch.save`` file."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+
+from ckptctl.errors import NotFound, NothingThere
+from ckptctl.formats import dcp, safetensors
+from ckptctl.model.checkpoint import Checkpoint, Fault
+from ckptctl.operations.locate import find, split
+from ckptctl.storage import Store, open_store
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """One source of tensors: ``base`` is its directory in the store, ``url`` what the user named."""
+
+    store: Store
+    base: str
+    checkpoint: Checkpoint
+    url: str
+
+    @property
+    def serious(self) -> tuple[Fault, ...]:
+        """What is wrong with its metadata, apart from classes that are merely unknown."""
+        return tuple(f for f in self.checkpoint.faults if f.check != "unknown-class")
+
+
+def open_tensors(url: str) -> Opened:
+    """Open a DCP checkpoint, a directory of safetensors files, or one such file.
+
+    Raises ``NothingThere`` where there is none of them or several, ``StorageError`` where the
+    storage does not answer.
+    """
+    if url.endswith(safetensors.SUFFIX):
+        return _one_file(url)
+    store = open_store(url)
+    try:
+        entries = store.entries()
+    except NotFound:
+        raise NothingThere(f"{url}: no such directory or file") from None
+    names = [entry.name for entry in entries]
+    if dcp.detect(names):
+        checkpoint = dcp.read(store, "")
+        if not checkpoint.readable:
+            raise NothingThere(
+                f"{url}: no readable metadata; `ckptctl verify {url}` says what is there"
+            )
+        return Opened(store, "", checkpoint, url)
+    if safetensors.detect(names):
+        files = {e.name: dcp.as_file(e.name, e) for e in entries if e.kind == "file"}
+        return Opened(store, "", safetensors.read(store, "", files), url)
+    below = [place.path for place in find(store) if place.readable]
+    hint = f"; below it are {', '.join(below[:4])}" if below else ""
+    raise NothingThere(f"{url}: neither DCP metadata nor safetensors files here{hint}")
+
+
+def _one_file(url: str) -> Opened:
+    parent, name = split(url)
+    if not parent:
+        parent, name = ".", posixpath.basename(url)
+    store = open_store(parent)
+    try:
+        entry = store.stat(name)
+    except NotFound:
+        raise NothingThere(f"{url}: no such file") from None
+    files = {name: dcp.as_file(name, entry)}
+    return Opened(store, "", safetensors.read(store, "", files), url)
