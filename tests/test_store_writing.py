@@ -80,6 +80,28 @@ class WritingContract:
         assert store.stat("a/b/c.json").size == len(data)
         assert [entry.path for entry in store.entries("a/b")] == ["a/b/c.json"]
 
+    @pytest.mark.parametrize("size", [0, 1, 40 << 20])
+    def test_an_upload_appears_when_it_is_finished(self, store: WritableStore, size: int) -> None:
+        block = bytes(range(256)) * 4096
+        upload = store.upload("a/b/large.bin")
+        for start in range(0, size, len(block)):
+            upload.write(memoryview(block)[: size - start])
+        with pytest.raises(NotFound):
+            store.stat("a/b/large.bin")
+        upload.finish()
+        upload.abandon()
+        assert store.stat("a/b/large.bin").size == size
+        assert set(everything(store)) == {"a/b/large.bin"}
+        with pytest.raises(Conflict):
+            store.upload("a/b/large.bin")
+
+    def test_an_upload_that_is_abandoned_was_never_there(self, store: WritableStore) -> None:
+        upload = store.upload("a/b")
+        upload.write(b"x" * (17 << 20))
+        upload.abandon()
+        upload.abandon()
+        assert everything(store) == {}
+
     def test_what_exists_is_never_replaced(self, store: WritableStore) -> None:
         store.create("a/b", b"first")
         for data in (b"second", b"", b"first and more"):

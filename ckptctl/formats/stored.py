@@ -10,7 +10,8 @@ from typing import IO
 
 from ckptctl.errors import MalformedData, ShortRead
 from ckptctl.formats import transforms
-from ckptctl.formats.itemscan import RUN, scan_items
+from ckptctl.formats.itembytes import RUN
+from ckptctl.formats.itemscan import scan_items
 from ckptctl.model.checkpoint import Item
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Shape
@@ -39,6 +40,16 @@ class Stored:
     little: bool = True
     flags: tuple[str, ...] = ()
     kind: str = "plain"
+
+    @classmethod
+    def bare(cls, dtype: str, shape: Shape, start: int, size: int) -> Stored:
+        """Describe row-major bytes that nothing surrounds; of another size they are not plain."""
+        stride: list[int] = []
+        numel = 1
+        for extent in reversed(shape):
+            stride.insert(0, numel)
+            numel *= extent
+        return cls(dtype, shape, tuple(stride), 0, start, size)
 
     @property
     def plain_bytes(self) -> bool:

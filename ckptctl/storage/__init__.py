@@ -1,6 +1,15 @@
 """Where the bytes are: stores, and how a path or URL names one."""
 
-from ckptctl.storage.base import Entry, Reader, Store, WritableStore, walk
+from ckptctl.storage.base import Entry, Reader, Store, Upload, WritableStore, walk
 from ckptctl.storage.locate import open_store, open_writable
 
-__all__ = ["Entry", "Reader", "Store", "WritableStore", "open_store", "open_writable", "walk"]
+__all__ = [
+    "Entry",
+    "Reader",
+    "Store",
+    "Upload",
+    "WritableStore",
+    "open_store",
+    "open_writable",
+    "walk",
+]

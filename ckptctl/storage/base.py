@@ -80,8 +80,24 @@ class Store(Protocol):
         """Open one object for exact reads, or raise ``NotFound``."""
 
 
+class Upload(Protocol):
+    """One object being written piece by piece; it is there once ``finish`` has returned."""
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Take more bytes, all of them."""
+
+    def finish(self) -> None:
+        """Make the object appear, its content durable; ``Conflict`` if the name is taken by now."""
+
+    def abandon(self) -> None:
+        """Forget what was written; does nothing after ``finish``."""
+
+
 class WritableStore(Store, Protocol):
     """A store that can publish: everything it writes appears whole or not at all."""
+
+    def upload(self, path: str) -> Upload:
+        """Begin a large object that must not exist yet; ``Conflict`` where it does."""
 
     def prove(self) -> None:
         """Raise ``Refused`` unless ``create`` is known to be exclusive and writing is allowed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from ckptctl.errors import Conflict, NotFound, OutcomeUnknown, Refused, StorageError
@@ -15,7 +16,40 @@ from ckptctl.storage.object import ObjectStore
 
 _SCHEMES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})
 _ATTEMPTS = 3
+_PART = 16 << 20
 _DENIED_CODES = frozenset({"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
+
+
+class ObjectUpload:
+    """An object sent in parts; readers see it once the upload is completed."""
+
+    def __init__(self, system: Any, key: str, url: str) -> None:
+        """Begin the upload."""
+        self._url = url
+        self._file: Any = None
+
+        def begin() -> None:
+            self._file = system.open(key, "wb", block_size=_PART)
+
+        _send(url, begin)
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Take more bytes, all of them."""
+        _send(self._url, self._file.write, data)
+        return len(data)
+
+    def finish(self) -> None:
+        """Complete the upload."""
+        _send(self._url, self._file.close)
+        self._file = None
+
+    def abandon(self) -> None:
+        """Give the upload up."""
+        if self._file is not None:
+            with suppress(Exception):  # what was sent never becomes an object
+                self._file.discard()
+            self._file.closed = True
+            self._file = None
 
 
 class ConditionalStore(ObjectStore):
@@ -80,6 +114,14 @@ class ConditionalStore(ObjectStore):
             ) from problem
         raise StorageError(f"{url}: {problem}") from problem
 
+    def upload(self, path: str) -> ObjectUpload:
+        """Begin a large object; that none is there is asked before and not part of the request."""
+        try:
+            self.stat(path)
+        except NotFound:
+            return ObjectUpload(self._system, self._key(path), f"{self.url}/{path}")
+        raise Conflict(f"{self.url}/{path} exists already")
+
     def _get(self, path: str) -> bytes:
         self._system.invalidate_cache()
         with self.open(path) as reader:
@@ -110,15 +152,18 @@ class ConditionalStore(ObjectStore):
         )
 
     def _write(self, path: str, function: Any, *args: Any) -> None:
-        url = f"{self.url}/{path}"
-        try:
-            function(*args)
-        except FileNotFoundError as error:
-            raise NotFound(f"{url}: not there") from error
-        except PermissionError as error:
-            raise Refused(f"{url}: {error}; nothing was changed") from error
-        except Exception as error:
-            raise StorageError(f"{url}: {str(error) or type(error).__name__}") from error
+        _send(f"{self.url}/{path}", function, *args)
+
+
+def _send(url: str, function: Any, *args: Any) -> None:
+    try:
+        function(*args)
+    except FileNotFoundError as error:
+        raise NotFound(f"{url}: not there") from error
+    except PermissionError as error:
+        raise Refused(f"{url}: {error}; nothing was changed") from error
+    except Exception as error:  # each backend has its own tree of errors
+        raise StorageError(f"{url}: {str(error) or type(error).__name__}") from error
 
 
 def _codes(error: BaseException) -> frozenset[str]:

@@ -75,6 +75,44 @@ class PosixReader(Reader):
             self._fd = -1
 
 
+class PosixUpload:
+    """A file written under a temporary name, which gets its own when it is whole and durable."""
+
+    def __init__(self, final: Path, system: System) -> None:
+        """Make the temporary file."""
+        self._final, self._system = final, system
+        self._aside = final.parent / f".ckptctl-{uuid.uuid4().hex}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._fd = os.open(self._aside, flags, 0o666)
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Take more bytes, all of them."""
+        view = memoryview(data)
+        size = len(view)
+        with _writing(self._final):
+            while view:
+                view = view[os.write(self._fd, view) :]
+        return size
+
+    def finish(self) -> None:
+        """Make the content durable and give the file its name; that is not durable yet."""
+        with _writing(self._final):
+            os.close(self._fd)
+            self._fd = -1
+            self._system.sync_file(self._aside)
+            if os.path.lexists(self._final):
+                raise Conflict(f"{self._final} exists already")
+            self._system.rename(self._aside, self._final)
+
+    def abandon(self) -> None:
+        """Remove the temporary file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        with suppress(OSError):
+            self._system.unlink(self._aside)
+
+
 class PosixStore:
     """A directory of a local or mounted file system."""
 
@@ -153,6 +191,15 @@ class PosixStore:
             raise OutcomeUnknown(
                 f"{final} was made, but making its name durable failed: {error.strerror or error}"
             ) from error
+
+    def upload(self, path: str) -> PosixUpload:
+        """Begin a large file that must not exist yet."""
+        final = self._root / path
+        if os.path.lexists(final):
+            raise Conflict(f"{final} exists already")
+        with _writing(final):
+            self._make_parents(final.parent)
+            return PosixUpload(final, self._system)
 
     def put(self, path: str, data: bytes) -> None:
         """Make or replace a file: written aside, made durable, then renamed over the old one."""

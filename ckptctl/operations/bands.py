@@ -1,0 +1,176 @@
+"""Putting the row-major bytes of a box together from the pieces of a tensor, in bounded memory.
+
+Bands of the box are filled from contiguous ranges of each piece. Where a whole tensor is read,
+every byte of every piece passes once and in order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ckptctl.errors import MalformedData
+from ckptctl.model.checkpoint import Item
+from ckptctl.model.geometry import Box
+from ckptctl.storage import Reader
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class InMemory:
+    """A piece that had to be rearranged in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        """Take row-major bytes."""
+        self._data = memoryview(data)
+        self.size = len(data)
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        """Fill the buffer with the bytes from ``start`` on."""
+        buffer[:] = self._data[start : start + len(buffer)]
+
+
+@dataclass(slots=True)
+class Piece:
+    """One box of a tensor and where its row-major bytes are; ``next`` is what the CRC has reached."""
+
+    box: Box
+    item: Item
+    source: Reader | InMemory
+    start: int
+    size: int
+    crc: int | None
+    next: int = 0
+    computed: int = 0
+
+    def read_into(self, position: int, buffer: memoryview) -> None:
+        """Read bytes of the piece from ``position`` on."""
+        self.source.read_into(self.start + position, buffer)
+        if position == self.next:
+            self.next += len(buffer)
+            if self.crc is not None:
+                self.computed = zlib.crc32(buffer, self.computed)
+
+    def check(self) -> None:
+        """Raise ``MalformedData`` if all bytes were read and do not give the recorded CRC."""
+        if self.crc is not None and self.next == self.size and self.computed != self.crc:
+            raise MalformedData(
+                f"{self.item.path}: {self.item.fqn}: CRC-32 is {self.computed:08x}, "
+                f"{self.crc:08x} was written"
+            )
+
+
+def volume(box: Box, target: Box) -> int:
+    """Return how many elements of the target lie in a box."""
+    common = box.overlap(target)
+    return 1 if not target.sizes else common.volume if common is not None else 0
+
+
+def stream(pieces: list[Piece], target: Box, width: int, block: int) -> Iterator[memoryview]:
+    """Yield the row-major bytes of a box; each block is valid until the next.
+
+    The pieces cover the box, once each; ``width`` is bytes of an element.
+    """
+    pieces.sort(key=lambda piece: piece.box.offsets)
+    straight = all(
+        (piece.box.offsets[1:], piece.box.sizes[1:]) == (target.offsets[1:], target.sizes[1:])
+        for piece in pieces
+    )
+    if not straight:
+        yield from _bands(pieces, target, width, block)
+        return
+    row = math.prod(target.sizes[1:]) * width
+    buffer = memoryview(bytearray(min(block, target.volume * width)))
+    for piece in pieces:
+        start, stop = 0, piece.size
+        if target.sizes:
+            common = piece.box.overlap(target)
+            if common is None:
+                continue
+            start = (common.offsets[0] - piece.box.offsets[0]) * row
+            stop = start + common.sizes[0] * row
+        for position in range(start, stop, block):
+            part = buffer[: min(block, stop - position)]
+            piece.read_into(position, part)
+            yield part
+
+
+def _bands(pieces: list[Piece], target: Box, width: int, block: int) -> Iterator[memoryview]:
+    """Put bands of the box together from pieces that are cut along several dimensions."""
+    import numpy as np
+
+    kind = np.dtype({1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}[width])
+    axis = _axis(pieces, target, width, block)
+    widest = max(math.prod(sizes[axis + 1 :]) for sizes in _all_sizes(pieces, target))
+    rows = max(1, block // (widest * width))
+    outer = [
+        range(o, o + s) for o, s in zip(target.offsets[:axis], target.sizes[:axis], strict=True)
+    ]
+    low, high = target.offsets[axis], target.offsets[axis] + target.sizes[axis]
+    band = np.empty((min(rows, high - low), *target.sizes[axis + 1 :]), kind)
+    scratch = np.empty(min(rows, high - low) * widest, kind)
+    for index in itertools.product(*outer):
+        near = [
+            piece
+            for piece in pieces
+            if all(o <= i < o + s for i, o, s in zip(index, piece.box.offsets, piece.box.sizes))  # noqa: B905 - the index is shorter
+        ]
+        for start in range(low, high, rows):
+            stop = min(start + rows, high)
+            for piece in near:
+                _fill(band, scratch, piece, target, axis, index, start, stop)
+            yield band[: stop - start].reshape(-1).view(np.uint8).data
+
+
+def _all_sizes(pieces: list[Piece], target: Box) -> list[tuple[int, ...]]:
+    return [target.sizes, *(piece.box.sizes for piece in pieces)]
+
+
+def _axis(pieces: list[Piece], target: Box, width: int, block: int) -> int:
+    """Choose the dimension along which bands are cut: the first whose rows fit into a block."""
+    for axis in range(len(target.sizes)):
+        if max(math.prod(s[axis + 1 :]) for s in _all_sizes(pieces, target)) * width <= block:
+            return axis
+    return len(target.sizes) - 1
+
+
+def _fill(
+    band: np.ndarray,
+    scratch: np.ndarray,
+    piece: Piece,
+    target: Box,
+    axis: int,
+    index: tuple[int, ...],
+    start: int,
+    stop: int,
+) -> None:
+    """Copy what a piece holds of one band."""
+    box = piece.box
+    first = max(start, box.offsets[axis])
+    last = min(stop, box.offsets[axis] + box.sizes[axis])
+    if first >= last:
+        return
+    position = 0
+    for i, (offset, size) in enumerate(zip(box.offsets[: axis + 1], box.sizes, strict=False)):
+        position = position * size + ((index[i] if i < axis else first) - offset)
+    inner = box.sizes[axis + 1 :]
+    count = (last - first) * math.prod(inner)
+    part = scratch[:count]
+    width = part.dtype.itemsize
+    piece.read_into(position * math.prod(inner) * width, part.view("u1").data)
+    here: list[slice] = []
+    there: list[slice] = []
+    for d in range(axis + 1, len(box.sizes)):
+        begin = max(box.offsets[d], target.offsets[d])
+        end = min(box.offsets[d] + box.sizes[d], target.offsets[d] + target.sizes[d])
+        here.append(slice(begin - target.offsets[d], end - target.offsets[d]))
+        there.append(slice(begin - box.offsets[d], end - box.offsets[d]))
+    shaped = part.reshape((last - first, *inner))
+    at = (slice(first - start, last - start), *here)
+    of = (slice(None), *there)
+    band[at] = shaped[of]
