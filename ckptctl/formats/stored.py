@@ -52,17 +52,28 @@ class Stored:
         return cls(dtype, shape, tuple(stride), 0, start, size)
 
     @property
-    def plain_bytes(self) -> bool:
-        """True if the storage is exactly the tensor's row-major little-endian bytes."""
+    def row_major(self) -> tuple[int, int] | None:
+        """The bytes ``[start, stop)`` that are the tensor's row-major little-endian bytes.
+
+        None where it is strided, negated or of other byte order, so that there are none.
+        """
         width = item_size(self.dtype)
-        if self.kind != "plain" or width is None or self.flags or self.offset or not self.little:
-            return False
+        if self.kind != "plain" or width is None or self.flags or not self.little:
+            return None
         numel = 1
         for extent, step in zip(reversed(self.shape), reversed(self.stride), strict=True):
             if extent != 1 and step != numel and 0 not in self.shape:
-                return False
+                return None
             numel *= extent
-        return numel * width == self.size
+        start = self.start + self.offset * width
+        if start + numel * width > self.start + self.size:
+            return None
+        return start, start + numel * width
+
+    @property
+    def whole_crc(self) -> int | None:
+        """The recorded CRC-32 if it is over just the tensor's row-major bytes."""
+        return self.crc if self.row_major == (self.start, self.start + self.size) else None
 
 
 class Decoded(AbstractContextManager["Decoded"]):

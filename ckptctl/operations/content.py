@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,14 +16,17 @@ from threading import Lock
 
 from ckptctl.digest import Hasher
 from ckptctl.errors import MalformedData, Refused, StorageError
+from ckptctl.formats.plainpickle import pickle_plain
 from ckptctl.formats.stored import decode, look
 from ckptctl.model.checkpoint import Item, ObjectEntry, TensorEntry
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Shape
+from ckptctl.model.observation import RecordSeen
 from ckptctl.operations.gather import BLOCK, TensorSource
 from ckptctl.operations.opening import Opened
 from ckptctl.operations.progress import Progress, Silent
 from ckptctl.operations.work import Options
+from ckptctl.storage import Reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +103,13 @@ def digest_content(
     order = sorted(tensors, key=bytes_of, reverse=True)
     try:
         with (
-            TensorSource(opened.store, opened.base, opened.checkpoint) as source,
+            opened.source() as source,
             ThreadPoolExecutor(workers or Options().workers) as pool,
         ):
             rows = list(pool.map(lambda entry: _tensor(source, entry, tick), order))
             items = [item for fqn in values for item in source.items_of(fqn)]
             found = list(pool.map(lambda item: _object(source, item), items))
+            found += [_value(n, opened.values[n]) for n in values if n in opened.values]
     finally:
         progress.finish()
     rows.sort(key=lambda row: row.fqn)
@@ -155,26 +159,56 @@ def _object(source: TensorSource, item: Item) -> ObjectDigest:
         return ObjectDigest(item.fqn, rank, problem=str(error))
 
 
+def _value(fqn: str, value: object) -> ObjectDigest:
+    """Digest a value of a ``torch.save`` file as if it had been pickled on its own."""
+    try:
+        data = pickle_plain(value)
+    except MalformedData as error:
+        return ObjectDigest(fqn, None, problem=f"no digest: {error}")
+    hasher = Hasher()
+    hasher.update(record_head("data.pkl", len(data)))
+    hasher.update(data)
+    return ObjectDigest(fqn, None, hasher.text())
+
+
 def object_digest(source: TensorSource, item: Item) -> str:
     """Digest the records of one object: its pickle and the storages it refers to.
 
     Raises ``MalformedData`` for damage.
+    """
+    hasher = Hasher()
+    for name, size, blocks in object_records(source, item):
+        hasher.update(record_head(name, size))
+        for block in blocks:
+            hasher.update(block)
+    return hasher.text()
+
+
+def record_head(name: str, size: int) -> bytes:
+    """Return what stands before a record's bytes in the digest of an object."""
+    return f"{name}\0{size}\n".encode("utf-8", "replace")
+
+
+def object_records(source: TensorSource, item: Item) -> Iterator[tuple[str, int, Iterator[bytes]]]:
+    """Yield name, bytes and content of the records that make up an object, in order of name.
+
+    Each is read before the next is asked for. Raises ``MalformedData`` for damage.
     """
     with ExitStack() as stack:
         reader = source.reader(item.path, stack)
         if item.transforms:
             reader, item = decode(reader, item)
             stack.enter_context(reader)
-        hasher = Hasher()
         for record in sorted(look(reader, item, tensor=False).records, key=lambda one: one.name):
-            if record.name != "data.pkl" and not record.name.startswith("data/"):
-                continue
-            hasher.update(f"{record.name}\0{record.size}\n".encode("utf-8", "replace"))
-            crc, end = 0, record.start + record.size
-            for start in range(record.start, end, BLOCK):
-                block = reader.read(start, min(start + BLOCK, end))
-                crc = zlib.crc32(block, crc)
-                hasher.update(block)
-            if record.recorded and crc not in (record.crc, record.trailer_crc):
-                raise MalformedData(f"{item.path}: {item.fqn}: {record.name}: its CRC-32 is wrong")
-        return hasher.text()
+            if record.name == "data.pkl" or record.name.startswith("data/"):
+                yield record.name, record.size, _checked(reader, item, record)
+
+
+def _checked(reader: Reader, item: Item, record: RecordSeen) -> Iterator[bytes]:
+    crc, end = 0, record.start + record.size
+    for start in range(record.start, end, BLOCK):
+        block = reader.read(start, min(start + BLOCK, end))
+        crc = zlib.crc32(block, crc)
+        yield block
+    if record.recorded and crc not in (record.crc, record.trailer_crc):
+        raise MalformedData(f"{item.path}: {item.fqn}: {record.name}: its CRC-32 is wrong")

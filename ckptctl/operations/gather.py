@@ -166,8 +166,9 @@ class TensorSource:
                 f"{item.path}: {item.fqn}: it holds {stored.dtype} {list(stored.shape)}, and the "
                 f"metadata says {entry.dtype} {list(box.sizes)}"
             )
-        if stored.plain_bytes:
-            return Piece(box, item, reader, stored.start, stored.size, stored.crc)
+        span = stored.row_major
+        if span is not None:
+            return Piece(box, item, reader, span[0], span[1] - span[0], stored.whole_crc)
         data = rearranged(reader, item, stored, width)
         return Piece(box, item, InMemory(data), 0, len(data), None)
 

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-import posixpath
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ckptctl.errors import NotFound, NothingThere
-from ckptctl.formats import dcp, safetensors
+from ckptctl.formats import dcp, safetensors, torchfile
+from ckptctl.formats.stored import Stored
 from ckptctl.model.checkpoint import Checkpoint, Fault
+from ckptctl.operations.gather import TensorSource
 from ckptctl.operations.locate import find, split
 from ckptctl.storage import Store, open_store
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """One source of tensors: ``base`` is its directory in the store, ``url`` what the user named."""
+    """One source of tensors: ``base`` is its directory in the store, ``url`` what the user named.
+
+    ``stored``, ``values`` and ``shared`` are those of a ``torch.save`` file, which has no items of
+    their own for values.
+    """
 
     store: Store
     base: str
     checkpoint: Checkpoint
     url: str
+    stored: Mapping[str, Stored] = field(default_factory=dict)
+    values: Mapping[str, object] = field(default_factory=dict)
+    shared: Mapping[str, str] = field(default_factory=dict)
+
+    def source(self) -> TensorSource:
+        """Open its tensors for reading."""
+        return TensorSource(self.store, self.base, self.checkpoint, self.stored)
 
     @property
     def serious(self) -> tuple[Fault, ...]:
@@ -28,14 +41,16 @@ class Opened:
 
 
 def open_tensors(url: str) -> Opened:
-    """Open a DCP checkpoint, a directory of safetensors files, or one such file.
+    """Open a DCP checkpoint, a directory of safetensors files, or one file of tensors.
 
     Raises ``NothingThere`` where there is none of them or several, ``StorageError`` where the
     storage does not answer.
     """
-    if url.endswith(safetensors.SUFFIX):
-        return _one_file(url)
     store = open_store(url)
+    if url.endswith((safetensors.SUFFIX, *torchfile.SUFFIXES)):
+        file = _one_file(url)
+        if file is not None:
+            return file
     try:
         entries = store.entries()
     except NotFound:
@@ -56,14 +71,19 @@ def open_tensors(url: str) -> Opened:
     raise NothingThere(f"{url}: neither DCP metadata nor safetensors files here{hint}")
 
 
-def _one_file(url: str) -> Opened:
+def _one_file(url: str) -> Opened | None:
+    """Open a single file, or return None where the name is that of a directory."""
     parent, name = split(url)
-    if not parent:
-        parent, name = ".", posixpath.basename(url)
-    store = open_store(parent)
+    store = open_store(parent or ".")
     try:
         entry = store.stat(name)
     except NotFound:
         raise NothingThere(f"{url}: no such file") from None
-    files = {name: dcp.as_file(name, entry)}
-    return Opened(store, "", safetensors.read(store, "", files), url)
+    if entry.kind == "directory":
+        return None
+    file = dcp.as_file(name, entry)
+    if url.endswith(safetensors.SUFFIX):
+        return Opened(store, "", safetensors.read(store, "", {name: file}), url)
+    with store.open(name) as reader:
+        found = torchfile.read(reader, file)
+    return Opened(store, "", found.checkpoint, url, found.stored, found.values, found.shared)

@@ -109,8 +109,14 @@ class WritableStore(Store, Protocol):
         not have been made, ``StorageError`` or ``Refused`` if it certainly was not.
         """
 
+    def space(self) -> int | None:
+        """Bytes that new objects may take, None where the store does not tell."""
+
     def put(self, path: str, data: bytes) -> None:
         """Make or replace an object; readers see the old one or the new one."""
+
+    def free_space(self) -> int | None:
+        """Return the bytes that can still be written, None where the store does not tell."""
 
     def delete(self, path: str, *, durable: bool = False) -> None:
         """Remove an object if it is there; with ``durable`` it stays removed after a crash."""

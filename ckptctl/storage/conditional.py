@@ -127,9 +127,17 @@ class ConditionalStore(ObjectStore):
         with self.open(path) as reader:
             return reader.read(0, reader.size)
 
+    def space(self) -> int | None:
+        """Object stores do not fill up."""
+        return None
+
     def put(self, path: str, data: bytes) -> None:
         """Make or replace an object."""
         self._write(path, self._system.pipe_file, self._key(path), data)
+
+    def free_space(self) -> int | None:
+        """An object store does not tell."""
+        return None
 
     def delete(self, path: str, *, durable: bool = False) -> None:  # noqa: ARG002 - always is
         """Remove an object if it is there."""

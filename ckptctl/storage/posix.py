@@ -201,6 +201,15 @@ class PosixStore:
             self._make_parents(final.parent)
             return PosixUpload(final, self._system)
 
+    def space(self) -> int | None:
+        """Bytes that are free on the file system, for users other than root."""
+        place = Path(os.path.abspath(self._root))  # noqa: PTH100 - links stay as they are
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        with _translated(place):
+            status = os.statvfs(place)
+        return status.f_bavail * status.f_frsize
+
     def put(self, path: str, data: bytes) -> None:
         """Make or replace a file: written aside, made durable, then renamed over the old one."""
         final = self._root / path
@@ -213,6 +222,15 @@ class PosixStore:
                 self._system.unlink(aside)
                 raise
             self._system.sync_directory(final.parent)
+
+    def free_space(self) -> int | None:
+        """Return the bytes free to this user where the root is or will be."""
+        place = self._root.absolute()
+        while not place.is_dir() and place != place.parent:
+            place = place.parent
+        with _translated(place):
+            status = os.statvfs(place)
+        return status.f_bavail * status.f_frsize
 
     def delete(self, path: str, *, durable: bool = False) -> None:
         """Remove a file if it is there."""

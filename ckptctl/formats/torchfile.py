@@ -1,0 +1,214 @@
+"""One ``torch.save`` file that holds a whole state: a model's weights, or everything of a run.
+
+It is flattened as DCP flattens state dicts, so that its tensors and values are entries like those
+of any other checkpoint. Legacy files (torch before 1.6, no zip) are not read.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from ckptctl.errors import MalformedData
+from ckptctl.formats import torchzip
+from ckptctl.formats.pickles import Function, load
+from ckptctl.formats.stored import Stored
+from ckptctl.formats.tensorpickle import TensorRef, persistent_storage
+from ckptctl.formats.values import value_table
+from ckptctl.model.checkpoint import (
+    Checkpoint,
+    Entry,
+    Fault,
+    File,
+    Items,
+    ObjectEntry,
+    TensorEntry,
+)
+from ckptctl.model.dtypes import item_size
+from ckptctl.model.finding import Location
+from ckptctl.model.geometry import Box, Boxes, Shape
+from ckptctl.storage import Reader
+
+NAME = "torch"
+SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+_LARGEST_PICKLE = 1 << 30
+_DEEPEST = 64
+
+Path = tuple[str | int, ...]
+
+
+class _Ordered(dict[object, object]):
+    """An ordered mapping; what torch hangs on it (``_metadata``) is let go."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: object) -> None:
+        """Ignore attributes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchFile:
+    """One file as a checkpoint; ``stored`` says where tensors lie, ``values`` holds the rest.
+
+    ``shared`` maps a tensor to the one listed before it that is the very same view of a storage.
+    """
+
+    checkpoint: Checkpoint
+    stored: Mapping[str, Stored] = field(default_factory=dict)
+    values: Mapping[str, object] = field(default_factory=dict)
+    shared: Mapping[str, str] = field(default_factory=dict)
+
+
+def read(reader: Reader, file: File) -> TorchFile:
+    """Read the directory and the pickle of one file; damage becomes a fault of the checkpoint."""
+    try:
+        return _read(reader, file)
+    except MalformedData as error:
+        fault = Fault("unreadable-metadata", str(error), Location(file=file.path))
+        return TorchFile(Checkpoint(NAME, {file.path: file}, faults=(fault,)))
+
+
+def _read(reader: Reader, file: File) -> TorchFile:
+    if reader.size >= 2 and reader.read(0, 2) != b"PK":
+        raise MalformedData("it is no zip: a legacy torch.save file, or none at all")
+    directory = torchzip.read_directory(reader.read, reader.size)
+    places: dict[str, tuple[int, torchzip.Head]] = {}
+    for head in directory.heads:
+        header = reader.read(head.header, head.header + torchzip.LOCAL_SIZE + len(head.raw_name))
+        places[head.name] = (torchzip.data_start(header, head), head)
+    if "data.pkl" not in places:
+        raise MalformedData("it has no data.pkl")
+    start, head = places["data.pkl"]
+    if head.size > _LARGEST_PICKLE:
+        raise MalformedData(f"its data.pkl of {head.size} bytes is too large")
+    table = {**value_table(), ("collections", "OrderedDict"): Function(_ordered)}
+    pickle = reader.read(start, start + head.size)
+    root, _, _ = load(pickle, table, persistent=persistent_storage)
+    little = _little(reader, places)
+    builder = _Builder(file, places, little=little)
+    for path, value in flatten(root):
+        builder.add(path, value)
+    return builder.result()
+
+
+def _ordered(*args: object) -> object:
+    pairs = args[0] if args else ()
+    made = _Ordered()
+    if isinstance(pairs, list | tuple):
+        for pair in pairs:
+            if isinstance(pair, list | tuple) and len(pair) == 2:
+                made[pair[0]] = pair[1]
+    elif isinstance(pairs, dict):
+        made.update(pairs)
+    return made
+
+
+def _little(reader: Reader, places: Mapping[str, tuple[int, torchzip.Head]]) -> bool:
+    if "byteorder" not in places:
+        return True
+    start, head = places["byteorder"]
+    return head.size > 16 or reader.read(start, start + head.size) != b"big"
+
+
+def flatten(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
+    """Yield the leaves of a state with their paths, as DCP's planner takes it apart.
+
+    Mappings are always descended, lists where they hold a tensor or a mapping, tuples never.
+    Raises ``MalformedData`` for a state that nests without end.
+    """
+    if len(path) > _DEEPEST:
+        raise MalformedData(f"it nests deeper than {_DEEPEST} levels")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from flatten(inner, (*path, str(key)))
+    elif isinstance(value, list) and _holds_more(value, 0):
+        for index, inner in enumerate(value):
+            yield from flatten(inner, (*path, index))
+    else:
+        yield path, value
+
+
+def _holds_more(value: object, depth: int) -> bool:
+    if isinstance(value, dict | TensorRef):
+        return True
+    if depth > _DEEPEST:
+        raise MalformedData(f"it nests deeper than {_DEEPEST} levels")
+    return isinstance(value, list) and any(_holds_more(inner, depth + 1) for inner in value)
+
+
+class _Builder:
+    """Gathers entries and items while a state is walked."""
+
+    def __init__(
+        self, file: File, places: Mapping[str, tuple[int, torchzip.Head]], *, little: bool
+    ) -> None:
+        self._file, self._places, self._little = file, places, little
+        self._entries: dict[str, Entry] = {}
+        self._paths: dict[str, Path] = {}
+        self._stored: dict[str, Stored] = {}
+        self._values: dict[str, object] = {}
+        self._shared: dict[str, str] = {}
+        self._views: dict[object, str] = {}
+
+    def add(self, path: Path, value: object) -> None:
+        """Take one leaf."""
+        fqn = ".".join(map(str, path)) or "value"
+        if fqn in self._entries:
+            raise MalformedData(f"two of its keys are called {fqn[:120]}")
+        self._paths[fqn] = path or (fqn,)
+        if not isinstance(value, TensorRef):
+            self._entries[fqn] = ObjectEntry(fqn)
+            self._values[fqn] = value
+            return
+        stored = self._locate(fqn, value)
+        self._stored[fqn] = stored
+        whole = Box((0,) * len(value.shape), value.shape)
+        self._entries[fqn] = TensorEntry(
+            fqn, value.dtype, value.shape, Boxes.of(len(value.shape), [whole])
+        )
+        view = (stored.start, stored.offset, value.dtype, value.shape, value.stride, value.flags)
+        first = self._views.setdefault(view, fqn)
+        if first != fqn and stored.size:
+            self._shared[fqn] = first
+
+    def _locate(self, fqn: str, ref: TensorRef) -> Stored:
+        place = self._places.get(f"data/{ref.storage.key}")
+        if place is None:
+            raise MalformedData(f"{fqn[:120]}: the record of its storage is not there")
+        start, head = place
+        declared, width = ref.storage.byte_size, item_size(ref.dtype)
+        if declared is not None and declared != head.size:
+            raise MalformedData(
+                f"{fqn[:120]}: its storage has {head.size} bytes, and {declared} are declared"
+            )
+        if width is not None and all(ref.shape):
+            steps = zip(ref.shape, ref.stride, strict=True)
+            reach = ref.offset + 1 + sum((n - 1) * step for n, step in steps)
+            if reach * width > head.size:
+                raise MalformedData(f"{fqn[:120]}: it reaches past the end of its storage")
+        stored = Stored(
+            ref.dtype, ref.shape, ref.stride, ref.offset, start, head.size, head.crc or None
+        )
+        return replace(stored, little=self._little, flags=ref.flags)
+
+    def result(self) -> TorchFile:
+        """Put the checkpoint together."""
+        fqns = list(self._stored)
+        origins: list[Shape | None] = [(0,) * len(self._stored[fqn].shape) for fqn in fqns]
+        items = Items(
+            fqns,
+            origins,
+            [self._file.path] * len(fqns),
+            array("q", [self._stored[fqn].start for fqn in fqns]),
+            array("q", [self._stored[fqn].size for fqn in fqns]),
+        )
+        checkpoint = Checkpoint(
+            format=NAME,
+            files={self._file.path: self._file},
+            sources=(self._file.path,),
+            entries=self._entries,
+            items=items,
+            paths_in_state=self._paths,
+        )
+        return TorchFile(checkpoint, self._stored, self._values, self._shared)
