@@ -14,6 +14,7 @@ from ckptctl.errors import MalformedData
 from ckptctl.formats import torchzip
 from ckptctl.formats.pickles import Function, load
 from ckptctl.formats.stored import Stored
+from ckptctl.formats.tensorpickle import TABLE as TENSOR_TABLE
 from ckptctl.formats.tensorpickle import TensorRef, persistent_storage
 from ckptctl.formats.values import value_table
 from ckptctl.model.checkpoint import (
@@ -69,11 +70,42 @@ def read(reader: Reader, file: File) -> TorchFile:
         return TorchFile(Checkpoint(NAME, {file.path: file}, faults=(fault,)))
 
 
+def state_of(reader: Reader) -> object:
+    """Return the nested state of a file, objects of any class as stand-ins with all they hold.
+
+    Raises ``MalformedData`` for damage.
+    """
+    pickle, _ = _open(reader)
+    return unpickle(pickle, table=TENSOR_TABLE)
+
+
+def unpickle(data: bytes, *, table: Mapping[tuple[str, str], object] | None = None) -> object:
+    """Build what a pickle of a state or value describes, without running anything.
+
+    ``table`` says what is built of globals: those of values without it.
+    """
+    known = value_table() if table is None else table
+    known = {**known, ("collections", "OrderedDict"): Function(_ordered)}
+    return load(data, known, persistent=persistent_storage)[0]
+
+
+Places = dict[str, tuple[int, torchzip.Head]]
+
+
 def _read(reader: Reader, file: File) -> TorchFile:
+    pickle, places = _open(reader)
+    root = unpickle(pickle)
+    builder = _Builder(file, places, little=_little(reader, places))
+    for path, value in flatten(root):
+        builder.add(path, value)
+    return builder.result()
+
+
+def _open(reader: Reader) -> tuple[bytes, Places]:
     if reader.size >= 2 and reader.read(0, 2) != b"PK":
         raise MalformedData("it is no zip: a legacy torch.save file, or none at all")
     directory = torchzip.read_directory(reader.read, reader.size)
-    places: dict[str, tuple[int, torchzip.Head]] = {}
+    places: Places = {}
     for head in directory.heads:
         header = reader.read(head.header, head.header + torchzip.LOCAL_SIZE + len(head.raw_name))
         places[head.name] = (torchzip.data_start(header, head), head)
@@ -82,14 +114,7 @@ def _read(reader: Reader, file: File) -> TorchFile:
     start, head = places["data.pkl"]
     if head.size > _LARGEST_PICKLE:
         raise MalformedData(f"its data.pkl of {head.size} bytes is too large")
-    table = {**value_table(), ("collections", "OrderedDict"): Function(_ordered)}
-    pickle = reader.read(start, start + head.size)
-    root, _, _ = load(pickle, table, persistent=persistent_storage)
-    little = _little(reader, places)
-    builder = _Builder(file, places, little=little)
-    for path, value in flatten(root):
-        builder.add(path, value)
-    return builder.result()
+    return reader.read(start, start + head.size), places
 
 
 def _ordered(*args: object) -> object:
@@ -104,7 +129,7 @@ def _ordered(*args: object) -> object:
     return made
 
 
-def _little(reader: Reader, places: Mapping[str, tuple[int, torchzip.Head]]) -> bool:
+def _little(reader: Reader, places: Places) -> bool:
     if "byteorder" not in places:
         return True
     start, head = places["byteorder"]
@@ -140,9 +165,7 @@ def _holds_more(value: object, depth: int) -> bool:
 class _Builder:
     """Gathers entries and items while a state is walked."""
 
-    def __init__(
-        self, file: File, places: Mapping[str, tuple[int, torchzip.Head]], *, little: bool
-    ) -> None:
+    def __init__(self, file: File, places: Places, *, little: bool) -> None:
         self._file, self._places, self._little = file, places, little
         self._entries: dict[str, Entry] = {}
         self._paths: dict[str, Path] = {}

@@ -1,0 +1,121 @@
+"""``ckptctl convert``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ckptctl.cli.bar import progress
+from ckptctl.cli.common import DryRun, Json, Quiet, emit
+from ckptctl.cli.text import Screen, plural, safe, size
+from ckptctl.formats.safetensors_writer import parse_size
+from ckptctl.operations.conversion import Conversion, ConvertOptions
+from ckptctl.operations.convert import convert
+from ckptctl.operations.selection import Selection, parse_rename
+
+_MOST_LINES = 12
+
+
+def convert_command(
+    checkpoint: Annotated[
+        str,
+        typer.Argument(help="A DCP checkpoint, safetensors file or directory, or torch.save file."),
+    ],
+    to: Annotated[str, typer.Option(metavar="safetensors|torch|dcp", help="The format to write.")],
+    out: Annotated[str, typer.Option(metavar="DEST", help="A directory, or a file for torch.")],
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Take only these keys; repeatable.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Leave these keys out; repeatable.")
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(metavar="DTYPE", help="Cast floats: bfloat16, float16, float32, float64.")
+    ] = "",
+    strip_prefix: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PREFIX", help="Take this off the names; repeatable."),
+    ] = None,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OLD=NEW", help="Replace a prefix of the names; repeatable."),
+    ] = None,
+    max_shard_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="Bytes of one safetensors file at most.")
+    ] = "5GB",
+    force: Annotated[
+        bool, typer.Option("--force", help="Take what damage does not touch; the rest is named.")
+    ] = False,
+    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Threads.")] = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Write a checkpoint's tensors in another format, streamed, and compare them afterwards.
+
+    Every tensor of the result is read back and must be what was read from the source, whose CRCs
+    are checked on the way. What the format cannot hold is named. An existing destination is
+    refused (5), a source that is not whole too (10).
+    """
+    options = ConvertOptions(
+        selection=Selection(
+            tuple(only or ()),
+            tuple(exclude or ()),
+            tuple(strip_prefix or ()),
+            tuple(map(parse_rename, rename or ())),
+        ),
+        dtype=dtype,
+        largest=parse_size(max_shard_size),
+        force=force,
+        dry_run=dry_run,
+        **({} if workers is None else {"workers": workers}),
+    )
+    result = convert(
+        checkpoint, out, to=to, options=options, progress=progress(quiet=quiet or json)
+    )
+    emit("convert", {"convert": result}, lambda s: render(result, s), json=json, quiet=quiet)
+
+
+def render(result: Conversion, screen: Screen) -> None:
+    """Print what was written, what was left out, what a cast lost, and the proof."""
+    verb = "would write" if result.dry_run else "wrote"
+    what = plural(result.tensors, "tensor")
+    if result.values:
+        what += f" and {plural(result.values, 'value')}"
+    screen.line(
+        f"{screen.paint(verb, 'green', 'bold')} {safe(result.out)}: {what}, "
+        f"{plural(len(result.outputs), 'file')}, {size(result.size)}"
+    )
+    for name, kept in list(result.shared.items())[:_MOST_LINES]:
+        screen.wrapped(f"kept once: {safe(name)} is {safe(kept)}", 2)
+    reasons: dict[str, list[str]] = {}
+    for one in result.left_out:
+        reasons.setdefault(one.reason, []).append(one.fqn)
+    for reason, names in list(reasons.items())[:_MOST_LINES]:
+        shown = ", ".join(map(safe, names[:4])) + (
+            f" and {len(names) - 4} more" if len(names) > 4 else ""
+        )
+        screen.wrapped(f"left out: {shown}: {safe(reason)}", 2)
+    if result.unsafe:
+        shown = ", ".join(map(safe, result.unsafe[:4]))
+        more = f" and {len(result.unsafe) - 4} more" if len(result.unsafe) > 4 else ""
+        screen.wrapped(f"weights_only=False is needed to load it, for {shown}{more}", 2)
+    if result.casts:
+        worst = max(result.casts, key=lambda cast: cast.error)
+        screen.wrapped(
+            f"cast: {plural(len(result.casts), 'tensor')} to {worst.target}, largest error "
+            f"{worst.error:.3g} in {safe(worst.fqn)}",
+            2,
+        )
+        for cast in result.casts:
+            if cast.overflowed:
+                screen.wrapped(
+                    f"overflow: {plural(cast.overflowed, 'value')} of {safe(cast.fqn)} became "
+                    "infinite",
+                    2,
+                )
+    if result.proof:
+        screen.line(f"proof: read back and equal to the source, {result.proof}")
+    sys.stdout.flush()
