@@ -7,28 +7,24 @@ first because its directory is there. No byte is read twice.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol, TypeAlias
 
 from ckptctl.errors import MalformedData, UnsafeData
 from ckptctl.formats import torchzip, transforms
+from ckptctl.formats.itembytes import RUN, ItemBytes, Sink, Sparse, Spooled, Stream, Whole
 from ckptctl.formats.tensorpickle import parse_tensor
 from ckptctl.formats.values import dangerous_names
+from ckptctl.formats.valuescan import Scanner, scanner_of, values_of
 from ckptctl.model.checkpoint import Fault, Item
 from ckptctl.model.finding import Location
 from ckptctl.model.observation import ItemSeen, Payload, RecordSeen
 from ckptctl.storage import Reader
 
-RUN = 1 << 20
-"""Bytes of one read when content is checked: what is hashed right away should fit the cache."""
-
 QUICK_RUN = 256 << 10
 _QUICK_ITEM = 16 << 10
-_TAIL = 64 << 10
-_QUICK_END = 4 << 10
 _SMALL_RECORD = 1 << 20
 _OBJECT_LIMIT = 1 << 30
 
@@ -41,121 +37,18 @@ def parse_payload(data: bytes) -> Payload:
     return _parse_small(data) if len(data) <= _SMALL_PICKLE else parse_tensor(data)
 
 
-Sink: TypeAlias = Callable[[bytes | memoryview], object]
-"""Takes bytes as they are read, in the order of the file."""
+@dataclass(frozen=True, slots=True)
+class _How:
+    """What is to be found out about an item."""
 
+    content: bool
+    values: bool
+    checksums: bool
+    keep: Callable[[Item], bool] | None = None
 
-class ItemBytes(Protocol):
-    """The bytes of one item; positions count from where the item begins."""
-
-    def get(self, start: int, stop: int) -> bytes | memoryview:
-        """Return a few bytes."""
-
-    def pieces(self, start: int, stop: int) -> Iterator[bytes | memoryview]:
-        """Yield many bytes in order, each piece valid until the next."""
-
-
-class _Whole:
-    """An item that lies in memory."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-
-    def get(self, start: int, stop: int) -> memoryview:
-        return self._data[start:stop]
-
-    def pieces(self, start: int, stop: int) -> Iterator[memoryview]:
-        yield self._data[start:stop]
-
-
-class _Spooled:
-    """A decoded item in a temporary file."""
-
-    def __init__(self, read: Callable[[int, int], bytes]) -> None:
-        self._read = read
-
-    def get(self, start: int, stop: int) -> bytes:
-        return self._read(start, stop)
-
-    def pieces(self, start: int, stop: int) -> Iterator[bytes]:
-        for low in range(start, stop, RUN):
-            yield self._read(low, min(stop, low + RUN))
-
-
-class _Sparse:
-    """An item of which only the ends are read, and single headers between."""
-
-    def __init__(self, reader: Reader, item: Item) -> None:
-        self._reader, self._base = reader, item.offset
-        self.bytes_read = 0
-        self._tail_start = max(0, item.length - _QUICK_END)
-        self._tail = self._fetch(self._tail_start, item.length)
-        self._head = self._fetch(0, min(_QUICK_END, self._tail_start))
-
-    def _fetch(self, start: int, stop: int) -> bytes:
-        self.bytes_read += stop - start
-        return self._reader.read(self._base + start, self._base + stop)
-
-    def get(self, start: int, stop: int) -> bytes:
-        if start >= self._tail_start:
-            return self._tail[start - self._tail_start : stop - self._tail_start]
-        if stop <= len(self._head):
-            return self._head[start:stop]
-        return self._fetch(start, stop)
-
-    def pieces(self, start: int, stop: int) -> Iterator[bytes]:
-        yield self.get(start, stop)
-
-
-class _Stream:
-    """A large item read forwards through one buffer, after its tail."""
-
-    def __init__(self, reader: Reader, item: Item, buffer: memoryview, sink: Sink | None) -> None:
-        self._reader, self._base = reader, item.offset
-        self._buffer, self._sink = buffer, sink
-        self._start = self._stop = 0  # what the buffer holds
-        self._tail_start = item.length - min(_TAIL, item.length)
-        self._tail = reader.read(item.offset + self._tail_start, item.end)
-        self.bytes_read = len(self._tail)
-
-    def extend_tail(self, start: int) -> None:
-        """Make the tail begin earlier, for a directory larger than the usual."""
-        if start < self._tail_start:
-            more = self._reader.read(self._base + start, self._base + self._tail_start)
-            self.bytes_read += len(more)
-            self._tail, self._tail_start = more + self._tail, start
-
-    def _advance(self) -> None:
-        """Replace the buffer by the bytes that follow it."""
-        self._start = self._stop
-        self._stop = min(self._start + len(self._buffer), self._tail_start)
-        block = self._buffer[: self._stop - self._start]
-        self._reader.read_into(self._base + self._start, block)
-        self.bytes_read += len(block)
-        if self._sink is not None:
-            self._sink(block)
-
-    def get(self, start: int, stop: int) -> bytes:
-        if start < self._start:  # only to explain a fault: nothing good goes backwards
-            return self._reader.read(self._base + start, self._base + stop)
-        return b"".join(self.pieces(start, stop))
-
-    def pieces(self, start: int, stop: int) -> Iterator[bytes | memoryview]:
-        while start < stop and start < self._tail_start:
-            while start >= self._stop:
-                self._advance()
-            end = min(stop, self._stop)
-            yield self._buffer[start - self._start : end - self._start]
-            start = end
-        if start < stop:
-            yield self._tail[start - self._tail_start : stop - self._tail_start]
-
-    def finish(self) -> None:
-        """Hand over what nobody asked for, so that the sink sees every byte in order."""
-        if self._sink is not None:
-            while self._stop < self._tail_start:
-                self._advance()
-            self._sink(self._tail)
+    def keeps(self, item: Item) -> bool:
+        """Tell whether all bytes of the item are to be handed over with it."""
+        return self.keep is not None and self.keep(item)
 
 
 def block_of(reader: Reader) -> int:
@@ -163,12 +56,18 @@ def block_of(reader: Reader) -> int:
     return int(getattr(reader, "block", RUN))
 
 
-def runs(items: Sequence[Item], block: int, *, content: bool) -> Iterator[list[Item]]:
+def runs(
+    items: Sequence[Item],
+    block: int,
+    *,
+    content: bool,
+    keeps: Callable[[Item], bool] = lambda _: False,
+) -> Iterator[list[Item]]:
     """Group items, in the order of their bytes, into neighbours to be read together."""
     largest, longest = (block, block) if content else (_QUICK_ITEM, QUICK_RUN)
     run: list[Item] = []
     for item in items:
-        small = item.length <= largest
+        small = item.length <= largest or keeps(item)
         if run and not (
             small and item.offset == run[-1].end and item.end - run[0].offset <= longest
         ):
@@ -190,34 +89,44 @@ def scan_items(
     is_tensor: Callable[[str], bool],
     expected_bytes: Callable[[Item], int | None],
     sink: Sink | None = None,
+    values: bool = False,
+    checksums: bool = True,
+    keep: Callable[[Item], bool] | None = None,
 ) -> Iterator[ItemSeen]:
     """Look at items of one file that lie inside it, given in the order of their bytes.
 
     With ``content`` every byte is read and each record's CRC computed; without it only headers,
     directories and ``data.pkl``. ``expected_bytes`` bounds what a compressed item may decode to.
-    With ``content``, ``sink`` is given all bytes of the items in the order of the file.
+    With ``content``, ``sink`` is given all bytes of the items in the order of the file, and with
+    ``values`` as well the numbers in tensors are looked at. Without ``checksums`` no CRC of larger
+    records is computed: the sink knows a better way. ``keep`` chooses small items whose bytes, decoded
+    where they are compressed, come with what was seen of them.
     """
+    how = _How(content=content, values=values and content, checksums=checksums, keep=keep)
     buffer: memoryview | None = None
     block = block_of(reader)
-    for run in runs(items, block, content=content):
+    for run in runs(items, block, content=content, keeps=how.keeps):
         first = run[0]
-        if len(run) > 1 or first.length <= (block if content else _QUICK_ITEM):
+        if len(run) > 1 or first.length <= (block if content else _QUICK_ITEM) or how.keeps(first):
             data = memoryview(reader.read(first.offset, run[-1].end))
             if sink is not None:
                 sink(data)
             for item in run:
                 low = item.offset - first.offset
-                view = _Whole(data[low : low + item.length])
-                yield _see(view, item, is_tensor, expected_bytes, content=content)
+                view = data[low : low + item.length]
+                seen = _see(Whole(view), item, is_tensor, expected_bytes, how)
+                if how.keeps(item) and not item.transforms:
+                    seen = replace(seen, body=bytes(view))
+                yield seen
         elif content:
             buffer = memoryview(bytearray(block)) if buffer is None else buffer
-            stream = _Stream(reader, first, buffer, sink)
-            seen = _see(stream, first, is_tensor, expected_bytes, content=content)
+            stream = Stream(reader, first, buffer, sink)
+            seen = _see(stream, first, is_tensor, expected_bytes, how)
             stream.finish()
             yield replace(seen, bytes_read=stream.bytes_read)
         else:
-            sparse = _Sparse(reader, first)
-            seen = _see(sparse, first, is_tensor, expected_bytes, content=content)
+            sparse = Sparse(reader, first)
+            seen = _see(sparse, first, is_tensor, expected_bytes, how)
             yield replace(seen, bytes_read=sparse.bytes_read)
 
 
@@ -226,14 +135,13 @@ def _see(
     item: Item,
     is_tensor: Callable[[str], bool],
     expected_bytes: Callable[[Item], int | None],
-    *,
-    content: bool,
+    how: _How,
 ) -> ItemSeen:
     tensor = is_tensor(item.fqn)
     if not item.transforms:
-        return _see_zip(data, item, item.length, item.offset, content=content, tensor=tensor)
+        return _see_zip(data, item, item.length, item.offset, how, tensor=tensor)
     reason = transforms.unreadable(item.transforms)
-    if not reason and not content:
+    if not reason and not how.content:
         reason = "it is compressed, and its content was left out"
     if reason:
         return ItemSeen(item, unread=reason)
@@ -249,7 +157,8 @@ def _see(
             file.seek(start)
             return file.read(stop - start)
 
-        return _see_zip(_Spooled(read), item, size, 0, content=content, tensor=tensor)
+        seen = _see_zip(Spooled(read), item, size, 0, how, tensor=tensor)
+        return replace(seen, body=read(0, size)) if how.keeps(item) and size <= RUN else seen
 
 
 def _fault(item: Item, message: str) -> Fault:
@@ -258,15 +167,23 @@ def _fault(item: Item, message: str) -> Fault:
 
 
 def _see_zip(
-    data: ItemBytes, item: Item, length: int, base: int, *, content: bool, tensor: bool
+    data: ItemBytes,
+    item: Item,
+    length: int,
+    base: int,
+    how: _How,
+    *,
+    tensor: bool,
 ) -> ItemSeen:
     """Walk the records in the order of their bytes."""
+    values = how.values and tensor
+    scanner: Scanner | None = None
     faults: list[Fault] = []
     records: list[RecordSeen] = []
     small: dict[str, bytes] = {}
     try:
         directory = torchzip.read_directory(lambda a, b: bytes(data.get(a, b)), length)
-        if isinstance(data, _Stream):
+        if isinstance(data, Stream):
             data.extend_tail(directory.start)
         position = 0
         for head in directory.heads:
@@ -286,12 +203,18 @@ def _see_zip(
             if keep:
                 small[head.name] = bytes(data.get(start, start + head.size))
                 computed = zlib.crc32(small[head.name])
-            elif content:
-                computed = 0
+            elif how.content:
+                computed = 0 if how.checksums else None
+                looks = None
+                if values and scanner is None:
+                    looks = scanner = _scanner(head.name, small)
                 for piece in data.pieces(start, start + head.size):
-                    computed = zlib.crc32(piece, computed)
+                    if computed is not None:
+                        computed = zlib.crc32(piece, computed)
+                    if looks is not None:
+                        looks.feed(piece)
             trailer: int | None = None
-            if trailer_size and (content or keep):
+            if trailer_size and (how.content or keep):
                 trailer = torchzip.trailer_crc(
                     bytes(data.get(position - trailer_size, position)), head
                 )
@@ -315,7 +238,21 @@ def _see_zip(
         _torch_versions(small),
         tuple(faults),
         bytes_read=item.length,
+        values=values_of(payload, scanner, big=_big(small)) if values and payload else None,
     )
+
+
+def _scanner(record: str, small: Mapping[str, bytes]) -> Scanner | None:
+    """Return what looks at the values in a record, if what came before it says that it should."""
+    try:
+        payload = parse_payload(small["data.pkl"])
+    except (KeyError, MalformedData, UnsafeData):  # said of the item once all of it was seen
+        return None
+    return scanner_of(payload, record, big=_big(small))
+
+
+def _big(small: Mapping[str, bytes]) -> bool:
+    return small.get("byteorder") == b"big"
 
 
 def _read_small(

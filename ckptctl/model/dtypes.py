@@ -30,6 +30,9 @@ ITEM_SIZE: dict[str, int] = {
 }
 """Bytes of one element, for every dtype whose elements are whole bytes."""
 
+FLOATING = frozenset(name for name in ITEM_SIZE if name.startswith(("float", "bfloat", "complex")))
+"""Dtypes that have bit patterns which are no finite number."""
+
 SUB_BYTE = frozenset(
     [
         "float4_e2m1fn_x2",

@@ -49,11 +49,33 @@ class RecordSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class ValuesSeen:
+    """What the numbers of one item's tensor are like; ``gap`` says why they were not looked at.
+
+    ``nan``, ``infinite`` and ``negative`` (infinities below zero) count elements; a complex one
+    may be counted as both. ``first`` is the index, in the item, of the first that is no finite
+    number, ``largest`` the largest finite magnitude, which is ``extreme`` where the dtype has no
+    larger one. ``subnormal`` means that there are numbers other than zero and all of them are subnormal.
+    """
+
+    count: int = 0
+    nan: int = 0
+    infinite: int = 0
+    negative: int = 0
+    first: Shape | None = None
+    largest: float = 0.0
+    extreme: bool = False
+    subnormal: bool = False
+    gap: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ItemSeen:
     """One item as its bytes are: records, the tensor they hold, and what did not fit.
 
     ``unread`` says why the item could not be looked at; ``torch_versions`` is the range of torch
-    releases that write such a set of records.
+    releases that write such a set of records. ``values`` is None where nobody asked for them, or
+    where there are none that could be bad. ``body`` holds the bytes of an item that was to be kept.
     """
 
     item: Item
@@ -63,3 +85,5 @@ class ItemSeen:
     faults: tuple[Fault, ...] = ()
     unread: str = ""
     bytes_read: int = 0
+    values: ValuesSeen | None = None
+    body: bytes = b""

@@ -1,0 +1,133 @@
+"""``--values``: what is read for it, and how far the values of all tensors were looked at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ckptctl.checks import Context
+from ckptctl.model.checkpoint import Fault, Item, TensorEntry
+from ckptctl.model.dtypes import FLOATING, NAMES
+from ckptctl.model.finding import Coverage, Stage
+from ckptctl.model.observation import ItemSeen, ValuesSeen
+from ckptctl.model.tensorvalues import TensorValues
+from ckptctl.operations.work import Options, Unit, hashing_units, left_out, units_of
+
+_DAMAGED = "their bytes are damaged"
+_UNSTABLE = "two reads of their file differ"
+_NEVER_SEEN = "their bytes are not there or could not be read"
+_ASTRAY = "the metadata does not place them one behind the other"
+
+
+def prepare(context: Context) -> None:
+    """Expect the values of every tensor whose dtype can hold what is no finite number."""
+    pieces = Counter(context.checkpoint.items.fqns)
+    context.values = {
+        fqn: TensorValues(entry, max(pieces[fqn], len(entry.boxes)))
+        for fqn, entry in context.checkpoint.entries.items()
+        if isinstance(entry, TensorEntry) and (entry.dtype in FLOATING or entry.dtype not in NAMES)
+    }
+
+
+class UnitValues:
+    """The values of the items of one unit, kept until it is known whether they can be trusted."""
+
+    def __init__(self, context: Context, options: Options, unit: Unit) -> None:
+        """Start with nothing; stays empty where values are not asked for."""
+        self._context, self._options, self._content = context, options, unit.content
+        self._seen: list[tuple[Item, ValuesSeen]] = []
+
+    def add(self, seen: ItemSeen, *, bad: bool) -> None:
+        """Keep what was seen of one item; ``bad`` means that its bytes are not what they should be."""
+        if seen.item.fqn in self._context.values:
+            self._seen.append((seen.item, self._judged(seen, bad=bad)))
+
+    def _judged(self, seen: ItemSeen, *, bad: bool) -> ValuesSeen:
+        gap = ""
+        if seen.unread or not self._content:
+            gap = seen.unread or left_out(self._options)
+        elif seen.values is not None and seen.values.gap:
+            return seen.values
+        elif bad or seen.payload is None:
+            gap = _DAMAGED
+        elif seen.values is not None:
+            return seen.values
+        elif seen.payload.dtype not in NAMES:
+            gap = f"dtype {seen.payload.dtype} is not interpreted"
+        return ValuesSeen(gap=gap)
+
+    def hand_over(self, faults: Iterable[Fault]) -> None:
+        """Add them to those of their tensors, unless the digest of their file says otherwise.
+
+        A file that was altered is looked at once more, item by item, and then tells its values.
+        """
+        checks = {fault.check for fault in faults}
+        if "altered-file" in checks:
+            return
+        for item, seen in self._seen:
+            values = self._context.values[item.fqn]
+            if checks:
+                values.skip(_UNSTABLE)
+            else:
+                values.add(item, self._context.boxes, seen)
+
+
+def unconfirmed(seen: ItemSeen) -> bool:
+    """Tell whether values are accused that no CRC shows to be the ones that were written."""
+    return (
+        seen.values is not None
+        and seen.values.first is not None
+        and not all(
+            record.computed is None
+            or (record.recorded and record.computed in (record.crc, record.trailer_crc))
+            for record in seen.records
+        )
+    )
+
+
+def sealed_units(context: Context, options: Options) -> tuple[list[Unit], list[Coverage]]:
+    """Return units in which files are hashed and their items looked at in one pass.
+
+    Where the metadata does not place items all over a file, the file is only hashed; what no
+    digest is promised for is looked at without one.
+    """
+    items: dict[str, list[Item]] = {}
+    loose = units_of(context, options)
+    for unit in loose:
+        items.setdefault(unit.path, []).extend(unit.items)
+    units: list[Unit] = []
+    hashed = hashing_units(context)
+    for unit in hashed:
+        layout = context.layouts.get(unit.path)
+        if layout is None or (layout.contiguous and layout.end == unit.size):
+            own = tuple(items.get(unit.path, ()))
+            units.append(replace(unit, items=own, content=bool(own)))
+            continue
+        units.append(unit)
+        for item in items[unit.path]:
+            if item.fqn in context.values:
+                context.values[item.fqn].skip(_ASTRAY)
+    paths = {unit.path for unit in hashed}
+    astray = sum(len(items[unit.path]) for unit in units if unit.path in items and not unit.items)
+    rows = []
+    if astray:
+        gap = ("covered by file digests", astray)
+        rows.append(Coverage(Stage.ITEMS, "items", 0, astray, gaps=(gap,)))
+    return units + [unit for unit in loose if unit.path not in paths], rows
+
+
+def coverage(context: Context) -> Coverage:
+    """Say of how many tensors all values were looked at, and why not of the others."""
+    gaps: Counter[str] = Counter()
+    for values in context.values.values():
+        if not values.whole:
+            gaps[min(values.gaps, default=_NEVER_SEEN)] += 1
+    total = len(context.values)
+    return Coverage(
+        Stage.VALUES,
+        "float tensors",
+        total - gaps.total(),
+        total,
+        gaps=tuple(sorted(gaps.items())),
+    )
