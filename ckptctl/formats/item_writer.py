@@ -65,16 +65,28 @@ def write_tensor(
     or more bytes than the shape has: the item is then unfinished.
     """
     archive = Archive(sink)
-    _begin(archive, dtype, shape)
+    _begin(archive, tensor_pickle(dtype, shape))
     crc = archive.record(b"data/0", payload_size(dtype, shape), pieces)
     return Written(archive.finish(), crc)
+
+
+def write_object(sink: Sink, pickle: bytes) -> int:
+    """Write the item of an object that is pickled already, by itself; return its length."""
+    archive = Archive(sink)
+    _begin(archive, pickle)
+    return archive.finish()
+
+
+def object_length(pickle: bytes) -> int:
+    """Return the bytes of the item that ``write_object`` makes."""
+    return write_object(_Nowhere(), pickle)
 
 
 @lru_cache(maxsize=1 << 14)
 def item_length(dtype: str, shape: Shape) -> int:
     """Return the bytes of the item that ``write_tensor`` makes of a tensor."""
     archive = Archive(_Nowhere())
-    _begin(archive, dtype, shape)
+    _begin(archive, tensor_pickle(dtype, shape))
     archive.record(b"data/0", payload_size(dtype, shape), None)
     return archive.finish()
 
@@ -86,9 +98,9 @@ def payload_size(dtype: str, shape: Shape) -> int:
     return math.prod(shape) * ITEM_SIZE[dtype]
 
 
-def _begin(archive: Archive, dtype: str, shape: Shape) -> None:
+def _begin(archive: Archive, pickle: bytes) -> None:
     for name, data in (
-        (b"data.pkl", tensor_pickle(dtype, shape)),
+        (b"data.pkl", pickle),
         (b".format_version", b"1"),
         (b".storage_alignment", b"%d" % _ALIGNMENT),
         (b"byteorder", b"little"),

@@ -115,9 +115,6 @@ class WritableStore(Store, Protocol):
     def put(self, path: str, data: bytes) -> None:
         """Make or replace an object; readers see the old one or the new one."""
 
-    def free_space(self) -> int | None:
-        """Return the bytes that can still be written, None where the store does not tell."""
-
     def delete(self, path: str, *, durable: bool = False) -> None:
         """Remove an object if it is there; with ``durable`` it stays removed after a crash."""
 

@@ -135,10 +135,6 @@ class ConditionalStore(ObjectStore):
         """Make or replace an object."""
         self._write(path, self._system.pipe_file, self._key(path), data)
 
-    def free_space(self) -> int | None:
-        """An object store does not tell."""
-        return None
-
     def delete(self, path: str, *, durable: bool = False) -> None:  # noqa: ARG002 - always is
         """Remove an object if it is there."""
         try:

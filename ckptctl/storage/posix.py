@@ -223,15 +223,6 @@ class PosixStore:
                 raise
             self._system.sync_directory(final.parent)
 
-    def free_space(self) -> int | None:
-        """Return the bytes free to this user where the root is or will be."""
-        place = self._root.absolute()
-        while not place.is_dir() and place != place.parent:
-            place = place.parent
-        with _translated(place):
-            status = os.statvfs(place)
-        return status.f_bavail * status.f_frsize
-
     def delete(self, path: str, *, durable: bool = False) -> None:
         """Remove a file if it is there."""
         place = self._root / path

@@ -1,0 +1,190 @@
+"""The plan of a reshard as plain data: what each target file holds and where its bytes come from."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ckptctl.model.checkpoint import Entry, Items, TensorEntry
+from ckptctl.model.geometry import Box
+from ckptctl.model.records import canonical
+
+_BASE = 64 << 20
+_PER_STEP = 1 << 10
+_PER_WORKER = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One source item copied as it is, under the key ``fqn``; ``box`` is None for an object."""
+
+    fqn: str
+    box: Box | None
+    item: int
+    length: int
+    transforms: tuple[str, ...] = ()
+
+    @property
+    def read(self) -> int:
+        """Bytes read from the source."""
+        return self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One box written anew from the source items ``pieces`` that overlap it."""
+
+    fqn: str
+    box: Box
+    pieces: tuple[int, ...]
+    length: int
+    read: int
+    transforms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """One object whose pickle is at hand, of a source that has no item of its own for it."""
+
+    fqn: str
+    pickle: bytes
+    length: int
+    box: Box | None = None
+    transforms: tuple[str, ...] = ()
+
+    @property
+    def read(self) -> int:
+        """Bytes read from the source."""
+        return 0
+
+
+Step: TypeAlias = Copy | Write | Give
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFile:
+    """One file of the result: its items in the order of their bytes, without gaps."""
+
+    path: str
+    rank: int
+    steps: tuple[Step, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return sum(step.length for step in self.steps)
+
+    @property
+    def read(self) -> int:
+        """Bytes read to write it."""
+        return sum(step.read for step in self.steps)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many items are copied as they are, and how many are written anew."""
+        copies = sum(isinstance(step, Copy) for step in self.steps)
+        return copies, len(self.steps) - copies
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {"path": self.path, "rank": self.rank, "steps": list(map(_step, self.steps))}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that a reshard does, decided before anything is done.
+
+    ``source`` names the save that it is a plan for. ``entries`` and ``paths`` are the result's keys
+    and their paths in the nested state; ``dropped`` names the keys left out and ``copied`` maps
+    keys that the source does not have to those whose items they get. ``beside`` are small files that
+    the framework needs beside the shards, by name and size, copied as they are.
+    """
+
+    source: str
+    world_size: int
+    mesh: str
+    files: tuple[TargetFile, ...]
+    entries: Mapping[str, Entry]
+    paths: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
+    policies: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+    copied: Mapping[str, str] = field(default_factory=dict)
+    beside: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def written(self) -> int:
+        """Bytes of all files but the metadata."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def read(self) -> int:
+        """Bytes read from the source to write them."""
+        return sum(file.read for file in self.files)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many items are copied as they are, and how many are written anew."""
+        counts = [file.counts for file in self.files]
+        return sum(copied for copied, _ in counts), sum(written for _, written in counts)
+
+    def memory(self, *, workers: int) -> int:
+        """Estimate the bytes of memory that carrying it out takes at most."""
+        steps = sum(len(file.steps) for file in self.files)
+        return _BASE + _PER_STEP * steps + _PER_WORKER * workers
+
+    def items(self) -> Items:
+        """Return where each item of the result lies."""
+        result = Items(transforms={})
+        transforms: dict[int, tuple[str, ...]] = {}
+        offsets, lengths = array("q"), array("q")
+        for file in self.files:
+            position = 0
+            for step in file.steps:
+                if step.transforms:
+                    transforms[len(result.fqns)] = step.transforms
+                result.fqns.append(step.fqn)
+                result.origins.append(None if step.box is None else step.box.offsets)
+                result.paths.append(file.path)
+                offsets.append(position)
+                lengths.append(step.length)
+                position += step.length
+        return Items(result.fqns, result.origins, result.paths, offsets, lengths, transforms)
+
+    def documents(self) -> Iterator[dict[str, Any]]:
+        """Yield the plan as JSON documents: the head, then one for each file."""
+        yield {
+            "schema": "ckptctl/reshard-plan/1",
+            "source": self.source,
+            "world_size": self.world_size,
+            "mesh": self.mesh,
+            "policies": dict(self.policies),
+            "dropped": list(self.dropped),
+            "copied": dict(self.copied),
+            "beside": dict(self.beside),
+            "tensors": {
+                fqn: [entry.dtype, list(entry.shape)]
+                for fqn, entry in self.entries.items()
+                if isinstance(entry, TensorEntry)
+            },
+        }
+        for file in self.files:
+            yield file.document()
+
+    @property
+    def digest(self) -> str:
+        """The digest of the whole plan; equal plans for one save have equal digests."""
+        hasher = hashlib.sha256()
+        for document in self.documents():
+            hasher.update(canonical(document))
+        return f"sha256:{hasher.hexdigest()}"
+
+
+def _step(step: Step) -> list[Any]:
+    if isinstance(step, Give):
+        return ["give", step.fqn, hashlib.sha256(step.pickle).hexdigest(), step.length]
+    box = None if step.box is None else [list(step.box.offsets), list(step.box.sizes)]
+    source: int | list[int] = step.item if isinstance(step, Copy) else list(step.pieces)
+    return ["copy" if isinstance(step, Copy) else "write", step.fqn, box, source, step.length]

@@ -1,0 +1,265 @@
+"""``ckptctl reshard``: plan, write, prove, commit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+
+from ckptctl import commit
+from ckptctl.errors import Refused, UsageError
+from ckptctl.model.classify import Classifier
+from ckptctl.model.continuity import Aspect, continuity
+from ckptctl.model.naming import parse_name
+from ckptctl.model.partition import DATA_AXES, REPLICA_AXES, Mesh
+from ckptctl.model.per_rank import families
+from ckptctl.model.plan import Plan
+from ckptctl.model.rank_policy import Outcome
+from ckptctl.model.ranks import holdings, world_of
+from ckptctl.operations import destination, reshard_target
+from ckptctl.operations.facts import Facts, facts_of
+from ckptctl.operations.locate import address, split
+from ckptctl.operations.progress import Progress, Silent
+from ckptctl.operations.reshard_manifest import manifest_of
+from ckptctl.operations.reshard_plan import Planned, Request, plan_reshard
+from ckptctl.operations.reshard_proof import Proof, prove
+from ckptctl.operations.reshard_source import Source, digest_source, open_source, rank_contents
+from ckptctl.operations.reshard_write import units_of
+from ckptctl.operations.work import Options
+from ckptctl.storage import WritableStore, open_writable
+
+_METADATA_OF_ITEM = 200
+"""Bytes of metadata to reckon with for each item."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReshardOptions:
+    """What is asked for, and how; ``force`` leaves damaged keys out instead of refusing."""
+
+    request: Request
+    dry_run: bool = False
+    resume: bool = False
+    force: bool = False
+    # a worker that waits for a disk to sync leaves a processor to another
+    workers: int = field(default_factory=lambda: max(4, Options().workers))
+
+    def with_workers(self, workers: int) -> ReshardOptions:
+        """Return the same options with another number of threads."""
+        return replace(self, workers=workers)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """One file of the result: bytes, and how many items are copied and written."""
+
+    path: str
+    size: int
+    copied: int
+    written: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resharding:
+    """What was done, or with ``dry_run`` would be; sizes in bytes.
+
+    ``refusals`` say why it cannot be done as asked, ``aspects`` what goes on as before and what
+    does not. ``manifest`` is that of the committed result.
+    """
+
+    source: str
+    destination: str
+    step: int | None
+    ranks_before: int | None
+    ranks: int
+    mesh: str
+    plan: str
+    policies: Mapping[str, str]
+    keys: int
+    copied: int
+    written: int
+    bytes_read: int
+    bytes_written: int
+    memory: int
+    files: tuple[FileRow, ...]
+    aspects: tuple[Aspect, ...]
+    outcomes: tuple[Outcome, ...] = ()
+    refusals: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    reused: int = 0
+    manifest: str = ""
+    tensors_digest: str = ""
+    tensors: int = 0
+    objects: int = 0
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """Everything that is known before anything is written."""
+
+    source: Source
+    facts: Facts
+    planned: Planned
+    aspects: tuple[Aspect, ...]
+    ranks_before: int | None
+    step: int | None
+
+
+def reshard(
+    source_url: str,
+    target_url: str,
+    *,
+    options: ReshardOptions,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+) -> Resharding:
+    """Write a checkpoint anew for another number of ranks, and commit it once it is proven.
+
+    Units of work go to ``executor``, or to threads of their own. Raises ``Findings`` where the
+    source does not verify or the proof fails, ``Refused`` where the destination is occupied, has
+    no room, or state kept per rank needs a decision; nothing is committed then.
+    """
+    options.request.check()
+    parent, name = split(target_url)
+    if not name:
+        raise UsageError(f"{target_url!r} is no name of a directory to be made")
+    source = open_source(
+        source_url, force=options.force, workers=options.workers, progress=progress
+    )
+    store = open_writable(parent or ".")
+    _refuse_inside(source, target_url)
+    entries = reshard_target.look(store, name, resume=options.resume)
+    prepared = _prepare(source, name, options)
+    plan = prepared.planned.plan
+    if options.dry_run:
+        return _result(prepared, target_url, options)
+    if prepared.planned.decision.refusals:
+        raise Refused("; ".join(prepared.planned.decision.refusals) + "; nothing was written")
+    _need_space(store, name, plan, resumed=bool(entries))
+    store.prove()
+    source, before = digest_source(
+        source, force=options.force, workers=options.workers, progress=progress
+    )
+    if (source.lost, source.as_they_are) != (prepared.source.lost, prepared.source.as_they_are):
+        prepared = _prepare(source, name, options)
+        plan = prepared.planned.plan
+    target, reused = reshard_target.begin(store, name, target_url, plan, entries)
+    units = units_of(
+        plan, source.checkpoint, (source.opened.store.url, source.opened.base), (store.url, name)
+    )
+    reshard_target.write_files(
+        target,
+        units,
+        source.opened.store,
+        workers=options.workers,
+        progress=progress or Silent(),
+        executor=executor,
+    )
+    reshard_target.write_beside(target, plan, source.opened.store, source.opened.base)
+    reshard_target.write_metadata(target, plan)
+    proof = prove(target, source, before, plan, workers=options.workers, progress=progress)
+    reshard_target.make_durable(target)
+    manifest = manifest_of(target, source, prepared.facts, plan, proof, prepared.step)
+    sealed = commit.seal(store, name, manifest)
+    reshard_target.forget_record(target)
+    return _result(prepared, target_url, options, reused, sealed.digest, proof)
+
+
+def _refuse_inside(source: Source, target_url: str) -> None:
+    """Refuse to write into the source: it is never touched."""
+    place = address(source.opened.store, source.place.path)
+    if "://" in place or "://" in target_url:
+        inside = f"{target_url.rstrip('/')}/".startswith(f"{place.rstrip('/')}/")
+    else:
+        whole, part = os.path.realpath(place), os.path.realpath(target_url)
+        inside = part == whole or part.startswith(f"{whole}{os.sep}")
+    if inside:
+        raise Refused(f"{target_url} lies in the source, which is never touched")
+
+
+def _prepare(source: Source, name: str, options: ReshardOptions) -> _Prepared:
+    checkpoint, manifest = source.checkpoint, source.manifest
+    request = replace(options.request, as_they_are=source.as_they_are, source=source.identity)
+    contents = rank_contents(source, workers=options.workers)
+    planned = plan_reshard(checkpoint, request, contents)
+    facts = facts_of(source.opened.store, source.opened.base, source.opened.checkpoint, manifest)
+    classifier = Classifier(checkpoint)
+    promised = manifest.world_size if manifest is not None else None
+    before = world_of(checkpoint, holdings(classifier), promised=promised).size
+    after = Mesh.parse(planned.plan.mesh).count(DATA_AXES | REPLICA_AXES)
+    of_data = [family.ranks for family in families(checkpoint, classifier) if family.axis == "dp"]
+    ranks = before or request.world_size
+    aspects = continuity(
+        facts.identity,
+        {key.component for key in classifier},
+        planned.decision.outcomes,
+        ranks=(ranks, request.world_size),
+        data_ranks=(max(of_data, default=ranks), after),
+    )
+    return _Prepared(source, facts, planned, aspects, before, _step(source, facts, name))
+
+
+def _step(source: Source, facts: Facts, name: str) -> int | None:
+    """Return the step of the source; its result must not be named for another."""
+    step = source.manifest.step if source.manifest is not None else source.place.name.step
+    if step is None and type(facts.progress.get("step")) is int:
+        step = facts.progress["step"]
+    named = parse_name(name).step
+    if named is not None and step is not None and named != step:
+        raise Refused(f"{name} names step {named}, and the source is of step {step}")
+    return named if step is None else step
+
+
+def _need_space(store: WritableStore, name: str, plan: Plan, *, resumed: bool) -> None:
+    needed = (
+        plan.written
+        + sum(plan.beside.values())
+        + _METADATA_OF_ITEM * sum(len(file.steps) for file in plan.files)
+    )
+    if resumed:
+        wanted = {file.path for file in plan.files}
+        there = sum(e.size for e in store.entries(name) if e.name in wanted)
+        needed = max(0, needed - there)
+    destination.need_space(store, needed)
+
+
+def _result(
+    prepared: _Prepared,
+    target_url: str,
+    options: ReshardOptions,
+    reused: int = 0,
+    manifest: str = "",
+    proof: Proof | None = None,
+) -> Resharding:
+    plan, decision = prepared.planned.plan, prepared.planned.decision
+    copied, written = plan.counts
+    return Resharding(
+        source=prepared.source.opened.url,
+        destination=target_url,
+        step=prepared.step,
+        ranks_before=prepared.ranks_before,
+        ranks=plan.world_size,
+        mesh=plan.mesh,
+        plan=plan.digest,
+        policies=plan.policies,
+        keys=len(plan.entries),
+        copied=copied,
+        written=written,
+        bytes_read=plan.read,
+        bytes_written=plan.written,
+        memory=plan.memory(workers=options.workers),
+        files=tuple(FileRow(file.path, file.size, *file.counts) for file in plan.files),
+        aspects=prepared.aspects,
+        outcomes=tuple(decision.outcomes),
+        refusals=tuple(decision.refusals),
+        lost=tuple(sorted(prepared.source.lost)),
+        dropped=plan.dropped,
+        reused=reused,
+        manifest=manifest,
+        tensors_digest=proof.tensors_digest if proof else "",
+        tensors=proof.tensors if proof else 0,
+        objects=proof.objects if proof else 0,
+        dry_run=options.dry_run,
+    )

@@ -1,0 +1,88 @@
+"""The manifest of a resharded checkpoint: what its source was, and what was done with it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ckptctl import __version__, commit
+from ckptctl.formats import dcp
+from ckptctl.model.checkpoint import rank_of
+from ckptctl.model.classify import Classifier
+from ckptctl.model.consequences import standard_facts
+from ckptctl.model.identity import flatten
+from ckptctl.model.plan import Plan
+from ckptctl.model.records import Manifest
+from ckptctl.operations.actor import actor, now
+from ckptctl.operations.facts import Facts
+from ckptctl.operations.reshard_proof import Proof
+from ckptctl.operations.reshard_source import Source
+from ckptctl.operations.reshard_target import Target
+
+_OF_RANKS = ("world_size", "mesh.")
+
+
+def manifest_of(
+    target: Target, source: Source, facts: Facts, plan: Plan, proof: Proof, step: int | None
+) -> Manifest:
+    """Describe the result; facts about the ranks that saved the source are not passed on."""
+    before = source.manifest
+    previous = commit.read_pointer(target.store).revision
+    identity = source.opened.checkpoint.identity
+    files = sorted(target.record.files, key=lambda file: file.path)
+    return Manifest(
+        name=target.name,
+        step=step,
+        files=tuple(replace(file, rank=rank_of(file.path), step=step) for file in files),
+        commit_id=uuid.uuid4().hex,
+        format=dcp.NAME,
+        run_id=before.run_id if before is not None else None,
+        save_id=target.record.save_id,
+        world_size=plan.world_size,
+        torch=identity.torch_versions,
+        time=now(),
+        actor=actor(),
+        tool=f"ckptctl {__version__}",
+        identity=_passed_on(before.identity if before is not None else facts.identity),
+        progress=dict(before.progress if before is not None else facts.progress),
+        components=_components(source, plan),
+        previous=previous.target if previous is not None else None,
+        provenance={
+            "resharded_from": {
+                "checkpoint": source.opened.url,
+                "manifest": before.digest if before is not None else None,
+                "save_id": identity.save_id,
+                "plan": plan.digest,
+                "mesh": plan.mesh,
+                "policies": dict(plan.policies),
+                "dropped": list(plan.dropped),
+                "lost": sorted(source.lost),
+                "tensors": proof.tensors_digest,
+                "tool": f"ckptctl {__version__}",
+            }
+        },
+    )
+
+
+def _passed_on(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out facts that hold for the ranks of the source only."""
+    flat = flatten(identity)
+    stale = {
+        name
+        for standard, (_, name) in standard_facts(flat).items()
+        if standard.startswith(_OF_RANKS)
+    }
+    return {name: value for name, value in flat.items() if name not in stale}
+
+
+def _components(source: Source, plan: Plan) -> dict[str, list[int]]:
+    """Return the ranks that hold each component."""
+    classifier = Classifier(source.opened.checkpoint)
+    found: dict[str, set[int]] = {}
+    for file in plan.files:
+        for step in file.steps:
+            component = classifier.component(plan.copied.get(step.fqn, step.fqn))
+            found.setdefault(component, set()).add(file.rank)
+    return {name: sorted(ranks) for name, ranks in sorted(found.items())}

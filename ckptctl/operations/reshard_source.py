@@ -1,0 +1,221 @@
+"""The source of a reshard: opened, verified, digested; what is damaged is named."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from ckptctl import commit
+from ckptctl.digest import Hasher
+from ckptctl.errors import Findings, MalformedData, NothingThere, Refused, StorageError
+from ckptctl.formats import dcp
+from ckptctl.model.checkpoint import Checkpoint, Items
+from ckptctl.model.finding import Finding, Severity
+from ckptctl.model.per_rank import families
+from ckptctl.model.rank_policy import Contents
+from ckptctl.model.records import Manifest
+from ckptctl.operations.content import Content, digest_content
+from ckptctl.operations.gather import TensorSource
+from ckptctl.operations.locate import Place, address, locate, not_read
+from ckptctl.operations.opening import Opened
+from ckptctl.operations.progress import Progress
+from ckptctl.operations.reshard_write import copy_items
+from ckptctl.operations.verify import Verdict, verify
+from ckptctl.operations.work import Options
+from ckptctl.storage import open_store
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A checkpoint to be resharded.
+
+    ``lost`` are the keys that damage touches, left out because the user said so; ``as_they_are``
+    tensors that are sound but hold something else than plain bytes.
+    """
+
+    opened: Opened
+    place: Place
+    manifest: Manifest | None = None
+    lost: frozenset[str] = frozenset()
+    as_they_are: frozenset[str] = frozenset()
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What metadata and listing say, without the keys that are lost."""
+        whole = self.opened.checkpoint
+        if not self.lost:
+            return whole
+        entries = {fqn: entry for fqn, entry in whole.entries.items() if fqn not in self.lost}
+        return replace(whole, entries=entries)
+
+    @property
+    def identity(self) -> str:
+        """What names this save: its manifest, its save id, or its layout where it has neither."""
+        if self.manifest is not None:
+            return self.manifest.digest
+        save_id = self.opened.checkpoint.identity.save_id
+        return (
+            f"save-id:{save_id}" if save_id else f"layout:{_layout(self.opened.checkpoint.items)}"
+        )
+
+
+def _layout(items: Items) -> str:
+    hasher = hashlib.sha256()
+    for item in items:
+        line = f"{item.fqn}\0{item.offsets}\0{item.path}\0{item.offset}\0{item.length}\n"
+        hasher.update(line.encode("utf-8", "surrogatepass"))
+    return hasher.hexdigest()
+
+
+def open_source(url: str, *, force: bool, workers: int, progress: Progress | None = None) -> Source:
+    """Open and verify a checkpoint: by its manifest's digests where it has one, else its structure.
+
+    Raises ``NothingThere``, ``StorageError``, and ``Findings`` where it does not verify; with
+    ``force`` only where the damage is not that of single keys.
+    """
+    store, places = locate(url, open_store)
+    if len(places) != 1:
+        raise NothingThere(f"{url} holds {len(places)} checkpoints; name one of them")
+    place = places[0]
+    if not place.readable:
+        raise Refused(f"{url}: {not_read(place)}; `ckptctl convert` makes a DCP checkpoint of it")
+    try:
+        manifest = commit.read_manifest(store, place.path)
+    except MalformedData as error:
+        raise Findings(f"{url}: its manifest cannot be used: {error}") from None
+    options = Options(quick=manifest is None, workers=workers)
+    outcome = verify(store, place, options=options, progress=progress)
+    checkpoint = dcp.read(store, place.path)
+    errors = [f for f in outcome.report.findings if f.severity == Severity.ERROR]
+    lost: frozenset[str] = frozenset()
+    if errors:
+        touched = _touched(errors, checkpoint)
+        if not force or touched is None:
+            raise Findings(_why(url, errors, hopeless=force))
+        lost = touched
+    elif outcome.verdict == Verdict.UNFINISHED:
+        raise StorageError(f"{url}: {outcome.problem or 'part of it could not be checked'}")
+    opened = Opened(store, place.path, checkpoint, address(store, place.path))
+    return Source(opened, place, manifest, lost)
+
+
+def _touched(errors: Iterable[Finding], checkpoint: Checkpoint) -> frozenset[str] | None:
+    """Return the keys that damage touches, or None where it touches the whole."""
+    keys: set[str] = set()
+    for finding in errors:
+        where = finding.where
+        if where.fqn is not None and where.fqn in checkpoint.entries:
+            keys.add(where.fqn)
+            continue
+        inside = {
+            fqn
+            for fqn, path in zip(checkpoint.items.fqns, checkpoint.items.paths, strict=True)
+            if path == where.file
+        }
+        if not inside:
+            return None
+        keys |= inside
+    return frozenset(keys)
+
+
+def _why(url: str, errors: list[Finding], *, hopeless: bool) -> str:
+    first = errors[0]
+    where = f"{first.where.file}: " if first.where.file else ""
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    hint = (
+        "the damage is not that of single keys, so --force cannot help"
+        if hopeless
+        else "--force takes what the damage does not touch"
+    )
+    return (
+        f"{url} does not verify, so nothing was written: {first.check}: {where}{first.message}"
+        f"{more}; {hint}"
+    )
+
+
+def digest_source(
+    source: Source, *, force: bool, workers: int, progress: Progress | None = None
+) -> tuple[Source, Content]:
+    """Digest everything that the source holds, every CRC checked on the way.
+
+    Return the source with what turned out to be damaged or not to be cut. Raises ``Findings`` for
+    damage without ``force``.
+    """
+    opened = replace(source.opened, checkpoint=source.checkpoint)
+    content = digest_content(opened, workers=workers, progress=progress)
+    troubled = [row for row in content.tensors if row.problem]
+    kept: set[str] = set()
+    damaged: dict[str, str] = {row.fqn: row.problem for row in content.objects if row.problem}
+    with TensorSource(opened.store, opened.base, opened.checkpoint) as tensors:
+        for row in troubled:
+            problem = _damage(tensors, row.fqn)
+            if problem:
+                damaged[row.fqn] = row.problem
+            else:
+                kept.add(row.fqn)
+    if damaged and not force:
+        fqn, problem = next(iter(damaged.items()))
+        more = f" (and {len(damaged) - 1} more keys)" if len(damaged) > 1 else ""
+        raise Findings(
+            f"{source.opened.url} does not verify, so nothing was written: {fqn}: {problem}{more}; "
+            "--force takes what the damage does not touch"
+        )
+    lost, whole = source.lost | damaged.keys(), source.as_they_are | kept
+    return replace(source, lost=lost, as_they_are=whole), content
+
+
+def _damage(tensors: TensorSource, fqn: str) -> str:
+    """Return what is wrong with the items of a tensor that has no digest; empty for nothing."""
+    try:
+        for item in tensors.items_of(fqn):
+            copy_items([item], tensors, _Nowhere())
+    except (MalformedData, StorageError) as error:
+        return str(error)
+    return ""
+
+
+class _Nowhere:
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Take bytes and forget them."""
+        return len(data)
+
+
+def rank_contents(source: Source, *, workers: int) -> Contents:
+    """Digest the small values that are kept per rank, so that equal ones can be told."""
+    checkpoint = source.checkpoint
+    wanted = {key.fqn for family in families(checkpoint) for key in family.keys}
+    if not wanted:
+        return {}
+    entries = {fqn: entry for fqn, entry in checkpoint.entries.items() if fqn in wanted}
+    opened = replace(source.opened, checkpoint=replace(checkpoint, entries=entries))
+    content = digest_content(opened, workers=workers)
+    found: dict[tuple[str, int | None], str] = {
+        (row.fqn, row.rank): row.digest for row in content.objects if row.digest
+    }
+    found.update({(row.fqn, None): row.digest for row in content.tensors if row.digest})
+    return found
+
+
+def item_digests(opened: Opened, fqns: Iterable[str]) -> dict[tuple[str, object], str]:
+    """Digest the items of some keys byte for byte, as they lie in their files."""
+    found: dict[tuple[str, object], str] = {}
+    with TensorSource(opened.store, opened.base, opened.checkpoint) as tensors:
+        for fqn in sorted(fqns):
+            for item in tensors.items_of(fqn):
+                if (fqn, item.offsets) in found:
+                    continue
+                sink = _Digesting()
+                copy_items([item], tensors, sink)
+                found[fqn, item.offsets] = sink.hasher.text()
+    return found
+
+
+@dataclass(slots=True)
+class _Digesting:
+    hasher: Hasher = field(default_factory=Hasher)
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Hash bytes."""
+        self.hasher.update(data)
+        return len(data)

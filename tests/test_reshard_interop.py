@@ -1,0 +1,127 @@
+"""What reshard writes is what torch loads: bit for bit, on any number of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support_gloo import LAYOUTS, NAMES, run_ranks
+
+from ckptctl.formats import dcp
+from ckptctl.formats.stored import locate_tensor
+from ckptctl.operations.reshard import ReshardOptions, reshard
+from ckptctl.operations.reshard_plan import Request
+from ckptctl.storage.posix import PosixStore
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.slow  # processes that import torch take long on few CPUs
+
+COUNTS = (1, 2, 3, 4, 5, 8)
+
+LOAD = '''
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+MESH = DeviceMesh("cpu", list(range(WORLD_SIZE)))
+
+
+def poisoned(value, cut):
+    """The same shape on all ranks, every element of a value that no tensor has."""
+    bad = torch.full_like(value, 77)
+    return distribute_tensor(bad, MESH, [Shard(0)]) if cut and value.ndim else bad
+
+
+def load(path, full, cut):
+    state = {key: poisoned(value, cut) for key, value in full.items()}
+    state["train"] = {"step": -1, "name": "poison"}
+    dcp.load(state, checkpoint_id=path)
+    return {
+        key: value.full_tensor() if isinstance(value, DTensor) else value
+        for key, value in state.items()
+    }
+
+
+def wrong(path, full, cut=True):
+    """The keys whose loaded bits are not those of the whole state."""
+    found = load(path, full, cut)
+    bad = [k for k, v in full.items() if not torch.equal(found[k].view(torch.uint8) if v.ndim
+           else found[k], v.view(torch.uint8) if v.ndim else v)]
+    if found["train"] != {"step": 7, "name": "x"}:
+        bad.append("train")
+    return bad
+
+
+full = torch.load(f"{OUT}/full.pt")
+for line in Path(f"{OUT}/wanted").read_text().split():
+    bad = wrong(line, full)
+    if RANK == 0:
+        print(line, *bad, flush=True)
+'''
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One state, saved by torch in many ways."""
+    out = tmp_path_factory.mktemp("layouts")
+    run_ranks(4, out, LAYOUTS)
+    return out
+
+
+@pytest.fixture(scope="module")
+def resharded(run: Path) -> list[Path]:
+    """Each of them at each number of ranks."""
+    found = []
+    for name in NAMES:
+        for count in COUNTS:
+            target = run / f"{name}-for-{count}" / "step-7"
+            options = ReshardOptions(Request(count), workers=2)
+            result = reshard(str(run / name / "step-7"), str(target), options=options)
+            assert result.ranks == count and result.manifest
+            found.append(target)
+    return found
+
+
+def loaded(out: Path, ranks: int, paths: list[Path]) -> dict[Path, list[str]]:
+    """Load checkpoints on so many ranks; return the keys that are not as they were."""
+    (out / "wanted").write_text("\n".join(map(str, paths)))
+    found = {}
+    for line in run_ranks(ranks, out, LOAD, timeout=600).splitlines():
+        if line.startswith(str(out)):
+            path, *bad = line.split()
+            found[Path(path)] = bad
+    assert set(found) == set(paths)
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 5])
+def test_torch_loads_every_layout_for_every_number_of_ranks(
+    run: Path, resharded: list[Path], ranks: int
+) -> None:
+    assert {path: bad for path, bad in loaded(run, ranks, resharded).items() if bad} == {}
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_torch_loads_what_was_made_for_its_own_number_of_ranks(
+    run: Path, resharded: list[Path], ranks: int
+) -> None:
+    own = [path for path in resharded if path.parent.name.endswith(f"-for-{ranks}")]
+    assert {path: bad for path, bad in loaded(run, ranks, own).items() if bad} == {}
+
+
+def test_a_wrong_byte_would_have_been_seen(run: Path, resharded: list[Path]) -> None:
+    """The negative control: one bit of one payload, which torch itself does not notice."""
+    path = resharded[0]
+    store = PosixStore(path)
+    items = dcp.read(store, "").items
+    item = items[items.fqns.index("model.embed.weight")]
+    with store.open(item.path) as reader:
+        place = locate_tensor(reader, item).start
+    shard = path / item.path
+    whole = shard.read_bytes()
+    damaged = bytearray(whole)
+    damaged[place] ^= 1
+    shard.write_bytes(damaged)
+    try:
+        assert loaded(run, 1, [path])[path] == ["model.embed.weight"]
+    finally:
+        shard.write_bytes(whole)
