@@ -343,3 +343,65 @@ def test_a_hostile_value_is_not_taken_over(tmp_path: Path) -> None:
     text = convert(tmp_path / "step-1", "torch", tmp_path / "c.pt", "--force")
     assert "left out: evil" in text
     assert not Path("hacked").exists()
+
+
+# --- DCP ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 5])
+@pytest.mark.parametrize("shape", ["one file", "sharded", "without index"])
+def test_dcp_from_safetensors_is_content_equal(tmp_path: Path, ranks: int, shape: str) -> None:
+    size = "5GB" if shape == "one file" else "500"
+    source = FIXTURES / "tp_fsdp/step-12"
+    convert(source, "safetensors", tmp_path / "st", "--max-shard-size", size)
+    if shape == "without index":
+        (tmp_path / "st/model.safetensors.index.json").unlink()
+    convert(tmp_path / "st", "dcp", tmp_path / "step-12", "--world-size", str(ranks))
+    before, after = tensors_of(load_with_torch(source)), load_with_torch(tmp_path / "step-12")
+    assert fingerprint(before) == fingerprint(after)
+    assert len(list((tmp_path / "step-12").glob("*.distcp"))) == ranks
+    assert sorted(p.name for p in (tmp_path / "step-12").iterdir())[0] == ".metadata"
+    assert run("verify", tmp_path / "step-12").code == 0
+
+
+def test_dcp_from_a_torch_file_keeps_values_and_their_places(tmp_path: Path) -> None:
+    source = FIXTURES / "ddp/step-12"
+    convert(source, "torch", tmp_path / "a.pt", "--exclude", "rng.*.numpy")
+    convert(tmp_path / "a.pt", "dcp", tmp_path / "step-12", "--world-size", "2")
+    before, after = load_with_torch(source), load_with_torch(tmp_path / "step-12")
+    kept = {key: value for key, value in before.items() if not key.endswith("numpy")}
+    assert fingerprint(kept) == fingerprint(after)
+    old, new = (
+        open_tensors(str(path)).checkpoint.paths_in_state for path in (source, tmp_path / "step-12")
+    )
+    assert {key: old[key] for key in new} == dict(new)
+    convert(tmp_path / "step-12", "torch", tmp_path / "b.pt")
+    first, second = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in "ab")
+    assert fingerprint(leaves(first)) == fingerprint(leaves(second))
+    # generators are not cut up among ranks
+    boxes = open_tensors(str(tmp_path / "step-12")).checkpoint.entries["rng.rank_0.torch"]
+    assert len(boxes.boxes) == 1
+
+
+def test_dcp_of_every_kind_of_tensor(tmp_path: Path) -> None:
+    base = torch.randn(8, 6, dtype=torch.complex64)
+    state = {
+        "strided": torch.arange(60).reshape(6, 10)[:, ::3],
+        "conjugated": base.conj(),
+        "shared": base,
+        "scalar": torch.tensor(2.5, dtype=torch.bfloat16),
+        "empty": torch.empty(0, 3),
+        "long": torch.arange(1001, dtype=torch.float16),
+        "nested": [{"a": torch.ones(3).to(torch.float8_e5m2)}, "text"],
+    }
+    torch.save(state, tmp_path / "a.pt")
+    convert(tmp_path / "a.pt", "dcp", tmp_path / "out", "--world-size", "4")
+    found = load_with_torch(tmp_path / "out")
+    for key, value in leaves(state).items():
+        whole = value.resolve_conj() if isinstance(value, torch.Tensor) else value
+        assert fingerprint({key: found[key]}) == fingerprint({key: whole}), key
+
+
+def test_dcp_of_dcp_is_what_reshard_is_for(tmp_path: Path) -> None:
+    said = convert(FIXTURES / "fsdp2/step-12", "dcp", tmp_path / "out", code=2)
+    assert "ckptctl reshard" in said

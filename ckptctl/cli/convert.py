@@ -45,6 +45,9 @@ def convert_command(
     max_shard_size: Annotated[
         str, typer.Option(metavar="SIZE", help="Bytes of one safetensors file at most.")
     ] = "5GB",
+    world_size: Annotated[
+        int, typer.Option(min=1, metavar="N", help="The ranks that a DCP checkpoint is cut for.")
+    ] = 1,
     force: Annotated[
         bool, typer.Option("--force", help="Take what damage does not touch; the rest is named.")
     ] = False,
@@ -68,6 +71,7 @@ def convert_command(
         ),
         dtype=dtype,
         largest=parse_size(max_shard_size),
+        world_size=world_size,
         force=force,
         dry_run=dry_run,
         **({} if workers is None else {"workers": workers}),

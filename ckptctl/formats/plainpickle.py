@@ -32,7 +32,7 @@ def _check(value: object, depth: int) -> None:
             _check(inner, depth + 1)
     elif type(value) not in _PLAIN:
         label = getattr(value, "label", None)
-        what = label() if callable(label) else type(value).__name__
+        what = label() if callable(label) else getattr(value, "text", type(value).__name__)
         raise MalformedData(f"it holds an object of {what}")
 
 

@@ -18,6 +18,7 @@ from ckptctl.operations.conversion import (
     Reading,
     TargetTensor,
 )
+from ckptctl.operations.convert_dcp import to_dcp
 from ckptctl.operations.convert_safetensors import to_safetensors
 from ckptctl.operations.convert_torch import to_torch
 from ckptctl.operations.locate import open_place
@@ -50,7 +51,7 @@ def convert(
     names = options.selection.names(opened.checkpoint.entries)
     left_out = _damaged(opened, names, options)
     names = {fqn: name for fqn, name in names.items() if fqn not in {o.fqn for o in left_out}}
-    writer = {"safetensors": to_safetensors, "torch": to_torch}.get(to)
+    writer = {"safetensors": to_safetensors, "torch": to_torch, "dcp": to_dcp}.get(to)
     if writer is None:
         raise UsageError(f"--to takes one of {', '.join(FORMATS)}, not {to!r}")
     with opened.source() as source:

@@ -1,0 +1,137 @@
+"""Writing a DCP checkpoint from other formats, cut for a number of ranks: a reshard of sorts."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ckptctl.errors import MalformedData, UsageError
+from ckptctl.formats import dcp
+from ckptctl.formats.item_writer import WRITABLE
+from ckptctl.formats.plainpickle import pickle_plain
+from ckptctl.formats.stored import Stored
+from ckptctl.model.checkpoint import Checkpoint, Entry, Items, ObjectEntry, TensorEntry
+from ckptctl.model.rank_policy import Policy
+from ckptctl.operations import reshard_target
+from ckptctl.operations.conversion import (
+    Conversion,
+    ConvertOptions,
+    LeftOut,
+    Output,
+    Reading,
+    TargetTensor,
+    targets,
+)
+from ckptctl.operations.destination import need_space
+from ckptctl.operations.locate import split
+from ckptctl.operations.opening import Opened
+from ckptctl.operations.reshard_plan import Request, plan_reshard
+from ckptctl.operations.reshard_write import units_of
+from ckptctl.storage import open_writable
+
+
+def to_dcp(
+    opened: Opened,
+    out: str,
+    names: Mapping[str, str],
+    options: ConvertOptions,
+    reading: Reading,
+    left_out: list[LeftOut],
+) -> tuple[Conversion, list[TargetTensor]]:
+    """Write a DCP checkpoint, cut along the first dimension for ``options.world_size`` ranks."""
+    if options.dtype:
+        raise UsageError("--dtype goes with safetensors and torch; convert twice to cast for DCP")
+    if opened.checkpoint.format == dcp.NAME:
+        raise UsageError(f"{opened.url} is DCP already: `ckptctl reshard` changes its ranks")
+    parent, name = split(out)
+    store = open_writable(parent or ".")
+    found = reshard_target.look(store, name, resume=False)
+    tensors = targets(opened, names, "", WRITABLE, left_out)
+    pickles = _pickles(opened, names, left_out)
+    view, known = _renamed(opened, names, {t.name for t in tensors} | pickles.keys())
+    request = Request(
+        options.world_size,
+        policies={"rng": Policy.KEEP, "data": Policy.KEEP},
+        source=_identity(opened),
+        pickles=pickles,
+    )
+    plan = plan_reshard(view, request).plan
+    result = Conversion(
+        opened.url,
+        out,
+        "dcp",
+        len(tensors),
+        len(pickles),
+        plan.written,
+        tuple(Output(f.path, f.size, len(f.steps)) for f in plan.files),
+        tuple(left_out),
+        dry_run=options.dry_run,
+    )
+    if options.dry_run:
+        return result, tensors
+    need_space(store, plan.written)
+    target, _ = reshard_target.begin(store, name, out, plan, found)
+    source = (opened.store.url, opened.base)
+    units = units_of(plan, view, source, (store.url, name), known)
+    reshard_target.write_files(
+        target, units, opened.store, workers=options.workers, progress=reading.progress
+    )
+    reshard_target.write_metadata(target, plan)
+    reshard_target.make_durable(target)
+    # the boxes were written from pieces, so what the source holds is read once more as a whole
+    for tensor in tensors:
+        for _ in reading.blocks(tensor):
+            pass
+    reshard_target.forget_record(target)
+    return result, tensors
+
+
+def _pickles(opened: Opened, names: Mapping[str, str], left_out: list[LeftOut]) -> dict[str, bytes]:
+    """Pickle the values of a torch.save file, each by itself."""
+    found = {}
+    for fqn, name in names.items():
+        if isinstance(opened.checkpoint.entries[fqn], TensorEntry):
+            continue
+        try:
+            found[name] = pickle_plain(opened.values[fqn])
+        except MalformedData as error:
+            left_out.append(LeftOut(fqn, str(error)))
+    return found
+
+
+def _renamed(
+    opened: Opened, names: Mapping[str, str], kept: set[str]
+) -> tuple[Checkpoint, dict[str, Stored]]:
+    """Return the source with other names, and without what is left out."""
+    whole = opened.checkpoint
+    entries: dict[str, Entry] = {}
+    paths: dict[str, tuple[str | int, ...]] = {}
+    for fqn, name in names.items():
+        if name not in kept:
+            continue
+        entry = whole.entries[fqn]
+        entries[name] = (
+            replace(entry, fqn=name) if isinstance(entry, TensorEntry) else ObjectEntry(name)
+        )
+        path = whole.paths_in_state.get(fqn)
+        paths[name] = path if path and name == fqn else (name,)
+    chosen = [i for i, fqn in enumerate(whole.items.fqns) if names.get(fqn) in kept]
+    items = Items(
+        [names[whole.items.fqns[i]] for i in chosen],
+        [whole.items.origins[i] for i in chosen],
+        [whole.items.paths[i] for i in chosen],
+        array("q", [whole.items.offsets[i] for i in chosen]),
+        array("q", [whole.items.lengths[i] for i in chosen]),
+    )
+    view = replace(whole, entries=entries, items=items, paths_in_state=paths)
+    return view, {names[fqn]: where for fqn, where in opened.stored.items() if fqn in names}
+
+
+def _identity(opened: Opened) -> str:
+    """Name the source for the plan: its files with their sizes and times."""
+    hasher = hashlib.sha256()
+    for path, file in sorted(opened.checkpoint.files.items()):
+        hasher.update(f"{path}\0{file.size}\0{file.modified}\n".encode("utf-8", "replace"))
+    return f"files:{hasher.hexdigest()}"
