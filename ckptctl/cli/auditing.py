@@ -1,0 +1,118 @@
+"""What a user says about completeness, and the line that ``verify`` prints about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from ckptctl.cli.text import plural, ranks, safe
+from ckptctl.errors import UsageError
+from ckptctl.model.audit import PROFILES, Audit, Lack, Part, Presence, Wanted
+from ckptctl.model.classify import NAMES
+
+_NAMED = 3
+"""Parameters without state that the line names; it counts more."""
+
+Required = Annotated[
+    str,
+    typer.Option(
+        "--require", metavar="PROFILE", help="What it must hold: resume, weights, serve or none."
+    ),
+]
+AllowMissing = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-missing", metavar="COMPONENT", help="Accept that it is missing; repeatable."
+    ),
+]
+Mapped = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map", metavar="GLOB=COMPONENT", help="Which component such keys are; repeatable."
+    ),
+]
+
+
+def wanted_of(
+    profile: str, allow_missing: Iterable[str] | None, mapping: Iterable[str] | None
+) -> Wanted:
+    """Check what a user said; ``none`` and an empty profile require nothing."""
+    if profile not in (*PROFILES, "none", ""):
+        raise UsageError(f"--require takes {', '.join(PROFILES)} or none, not {profile!r}")
+    allowed = frozenset(allow_missing or ())
+    for name in sorted(allowed):
+        _check(name, "--allow-missing")
+    pairs = []
+    for text in mapping or ():
+        pattern, _, name = text.rpartition("=")
+        if not pattern:
+            raise UsageError(f"--map takes GLOB=COMPONENT such as 'gpt.*=model', not {text!r}")
+        _check(name, "--map")
+        pairs.append((pattern, name))
+    return Wanted(profile if profile != "none" else "", allowed, tuple(pairs))
+
+
+def _check(name: str, option: str) -> None:
+    if name not in NAMES:
+        raise UsageError(f"{option}: there is no component {name!r}; there are {', '.join(NAMES)}")
+
+
+def audit_line(audit: Audit) -> str:
+    """Sum up an audit: what is there, for how many ranks, what is not, and how many ranks saved."""
+    there = [part for part in audit.parts if part.presence is not Presence.ABSENT]
+    whole = [part.name for part in there if not part.ranks and not _remarks(part)]
+    words = [", ".join(_but(audit[name]) for name in whole if name != "other")]
+    if {part.name for part in there} <= {"model", "other"} and whole[:1] == ["model"]:
+        words = ["weights only"]
+    ranked: dict[str, list[str]] = {}
+    for part in there:
+        if part.ranks:
+            ranked.setdefault(_of(part), []).append(part.name)
+    words += [f"{' and '.join(names)} of {of}" for of, names in ranked.items()]
+    remarks: dict[str, list[str]] = {}
+    for part in there:
+        if text := _remarks(part):
+            remarks.setdefault(text, []).append(part.name)
+    words += [f"{', '.join(names)} ({text})" for text, names in remarks.items()]
+    names = [part.name for part in audit.parts if part.presence is Presence.ABSENT]
+    absent = [name for name in names if name != "other"]
+    if absent:
+        words.append(f"no {', '.join(absent)}")
+    if audit["other"].keys:
+        words.append(f"{plural(audit['other'].keys, 'other key')}")
+    if audit.world.size is not None:
+        *first, last = map(safe, audit.world.evidence)
+        said = f"{', '.join(first)} and {last}" if first else last
+        words.append(f"{plural(audit.world.size, 'rank')} by {said}")
+    return "; ".join(word for word in words if word)
+
+
+def _but(part: Part) -> str:
+    """Name a component and what lacks optimizer state, which may be meant."""
+    few = [gap for gap in part.gaps if gap.lack in (Lack.STATELESS, Lack.GONE) and gap.count]
+    if not few:
+        return part.name
+    names = [name for gap in few for name in gap.names]
+    count = sum(gap.count for gap in few)
+    listed = safe(", ".join(names)) if count <= _NAMED else plural(count, "parameter")
+    return f"{part.name} (no state for {listed})"
+
+
+def _of(part: Part) -> str:
+    numbers = list(part.ranks)
+    if numbers == list(range(len(numbers))):
+        return plural(len(numbers), "rank")
+    return f"ranks {ranks(numbers)}"
+
+
+def _remarks(part: Part) -> str:
+    if part.ranks:
+        return ""
+    remarks = [f"in {', '.join(map(safe, part.sources))}, not opened"] if part.sources else []
+    if part.presence in (Presence.EMPTY, Presence.PARTIAL):
+        remarks.append(part.presence.value)
+    if part.keys and part.sources and part.presence is Presence.PRESENT:
+        remarks = []
+    return ", ".join(remarks)
