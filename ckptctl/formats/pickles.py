@@ -21,6 +21,7 @@ from ckptctl.model.dtypes import NAMES, canonical
 SCAN_LIMIT = 4 << 20
 """Bytes up to which every opcode is looked at first; above, a ceiling on memory stands guard."""
 
+_DEEPEST_ANATOMY = 200
 _MOST_UNKNOWN = 10_000
 
 MAX_SIZE = 4 << 30
@@ -169,6 +170,46 @@ class Opaque(metaclass=Sealed):
     def __repr__(self) -> str:
         """Name it, without its content."""
         return f"<opaque {self.label()}>"
+
+
+def attributes_of(stand_in: Opaque) -> object:
+    """Return what an object was given, as plain containers; itself where it was given nothing.
+
+    Attributes and members of a mapping or list come from its state and items. An enum's member is
+    its value. A node of an OmegaConf tree is what it holds.
+    """
+    state = stand_in.state
+    if isinstance(state, tuple):  # what is kept in slots comes second
+        state = {k: v for one in state if isinstance(one, dict) for k, v in one.items()}
+    found = state if isinstance(state, dict) else {}
+    for holder in ("_content", "_val"):
+        if holder in found:
+            return found[holder]
+    pairs = [one for one in stand_in.items if isinstance(one, tuple) and len(one) == 2]
+    if pairs and all(isinstance(pair[0], str) for pair in pairs):
+        return {**found, **dict(pairs)}
+    if stand_in.items:
+        return stand_in.items
+    if found:
+        return found
+    if len(stand_in.args) == 1 and isinstance(stand_in.args[0], str | int | float):
+        return stand_in.args[0]
+    return stand_in
+
+
+def anatomy(value: object, depth: int = 0) -> object:
+    """Return what can be compared of a value: stand-ins by what they stand for and were given."""
+    if depth > _DEEPEST_ANATOMY:
+        raise MalformedData("it nests too deeply")
+    deeper = depth + 1
+    if isinstance(value, Opaque):
+        given = (value.args, value.items, value.state)
+        return (value.label(), *(anatomy(one, deeper) for one in given))
+    if isinstance(value, dict):
+        return [(anatomy(k, deeper), anatomy(v, deeper)) for k, v in value.items()]
+    if isinstance(value, list | tuple):
+        return (type(value).__name__, *(anatomy(one, deeper) for one in value))
+    return repr(value)  # of a NaN too, which is unlike itself
 
 
 def opaque_class(module: str, name: str) -> type[Opaque]:

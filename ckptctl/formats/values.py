@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ckptctl.errors import MalformedData
 from ckptctl.formats import torchzip
-from ckptctl.formats.pickles import Function, Opaque, load
+from ckptctl.formats.pickles import Function, Opaque, attributes_of, load
 from ckptctl.formats.tensorpickle import TABLE as TENSOR_TABLE
 from ckptctl.formats.tensorpickle import TensorRef, persistent_storage
 
@@ -184,7 +184,7 @@ _CALLS: dict[tuple[str, str], object] = {
 }
 
 
-def _calls() -> dict[tuple[str, str], object]:
+def value_table() -> dict[tuple[str, str], object]:
     """Return what a pickle of values may name, with a budget of its own."""
     budget = _Budget()
     mapping = Function(budget.mapping)
@@ -205,7 +205,7 @@ def dangerous_names(data: bytes) -> list[str]:
 
     Raises ``MalformedData`` where it cannot be read.
     """
-    _, unpickler, _ = load(data, _calls(), persistent=persistent_storage)
+    _, unpickler, _ = load(data, value_table(), persistent=persistent_storage)
     return [name for name in unpickler.dangerous if not name.startswith(_PLAIN_PYTHON)]
 
 
@@ -213,10 +213,11 @@ _PLAIN_PYTHON = ("builtins.getattr", "functools.", "operator.", "_operator.", "t
 """Named by pickled bound methods, partials and the like, which some states hold."""
 
 
-def decode_item(data: bytes) -> object:
+def decode_item(data: bytes, *, attributes: bool = False) -> object:
     """Decode a whole item, tensor or object, from its bytes.
 
-    Raises ``MalformedData`` where it is damaged.
+    With ``attributes`` an object of an unknown class comes back as the attributes and members it
+    was pickled with, an enum's member as its value. Raises ``MalformedData`` where it is damaged.
     """
 
     def read(start: int, stop: int) -> bytes:
@@ -232,17 +233,29 @@ def decode_item(data: bytes) -> object:
         places[head.name] = (start, start + head.size)
     if "data.pkl" not in places:
         raise MalformedData("it has no data.pkl")
-    value, _, _ = load(data[slice(*places["data.pkl"])], _calls(), persistent=persistent_storage)
+    value, _, _ = load(
+        data[slice(*places["data.pkl"])], value_table(), persistent=persistent_storage
+    )
     storages = {name: data[slice(*place)] for name, place in places.items()}
     little = storages.get("byteorder", b"little") != b"big"
-    return _Plainer(storages, little=little).plain(value, 0)
+    return _Plainer(storages, little=little, attributes=attributes).plain(value, 0)
+
+
+def decode_pickle(data: bytes) -> object:
+    """Decode a bare pickle of values, as data loaders put one inside another.
+
+    Raises ``MalformedData`` where it is damaged.
+    """
+    value, _, _ = load(data, value_table(), persistent=persistent_storage)
+    return _Plainer({}, little=True, attributes=False).plain(value, 0)
 
 
 class _Plainer:
     """Turns what an unpickler built into values to show, within bounds."""
 
-    def __init__(self, storages: dict[str, bytes], *, little: bool) -> None:
+    def __init__(self, storages: dict[str, bytes], *, little: bool, attributes: bool) -> None:
         self._storages, self._little = storages, little
+        self._attributes = attributes
         self._left = _MOST_VALUES
 
     def plain(self, value: object, depth: int) -> object:
@@ -250,6 +263,9 @@ class _Plainer:
         self._left -= 1
         if depth > _DEEPEST or self._left < 0:
             return Described("too much to show")
+        if self._attributes and isinstance(value, Opaque):
+            held = attributes_of(value)
+            return self._leaf(value) if held is value else self.plain(held, depth + 1)
         return (
             self._container(value, depth) if isinstance(value, _CONTAINERS) else self._leaf(value)
         )

@@ -68,6 +68,20 @@ def _crc(path: str) -> int:
     return value
 
 
+def torch_resave(source: str, target: str) -> None:
+    """Load a whole checkpoint and save it again in one process, as one does without a tool."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    metadata = dcp.FileSystemReader(source).read_metadata()
+    state = {
+        fqn: torch.empty(entry.size, dtype=entry.properties.dtype)
+        for fqn, entry in metadata.state_dict_metadata.items()
+    }
+    dcp.load(state, checkpoint_id=source, no_dist=True)
+    dcp.save(state, checkpoint_id=target, no_dist=True)
+
+
 def our_verify(path: str, threads: str) -> None:
     """Verify a checkpoint; print the seconds without those of starting Python and importing."""
     from ckptctl.operations.locate import locate
@@ -83,6 +97,23 @@ def our_verify(path: str, threads: str) -> None:
     print(seconds)
 
 
+def our_diff_bytes(a: str, b: str) -> None:
+    """Compare two checkpoints and print how many bytes the process read meanwhile (Linux)."""
+    from ckptctl.operations.diff import diff
+
+    def read() -> int:
+        lines = Path("/proc/self/io").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("rchar")).split()[1])
+
+    diff(a, b)  # what is imported on the way is not counted
+    before = read()
+    found = diff(a, b)
+    count = read() - before
+    if found.fails(None) or found.content.bytes_read:
+        raise ValueError("they differ, or payload was read")
+    print(count)
+
+
 def sha256(*paths: str) -> None:
     """Hash files as Megatron's integrity check does: one thread, 1 MiB at a time."""
     for path in paths:
@@ -96,7 +127,9 @@ def sha256(*paths: str) -> None:
 WHAT: dict[str, Callable[..., None]] = {
     "torch-metadata": torch_metadata,
     "our-metadata": our_metadata,
+    "torch-resave": torch_resave,
     "our-verify": our_verify,
+    "our-diff-bytes": our_diff_bytes,
     "sha256": sha256,
     "crc": crc,
 }

@@ -63,9 +63,16 @@ def item(tensor: torch.Tensor) -> bytes:
     return stream.getvalue()
 
 
-def describe(keys: int, ranks: int, rows: int, columns: int, length: int) -> Metadata:
-    """Build the metadata of float32 tensors cut by rows, one chunk of each for every rank."""
-    plans = [_sent(_plan(keys, ranks, rank, rows, columns)) for rank in range(ranks)]
+def describe(
+    keys: int,
+    ranks: int,
+    rows: int,
+    columns: int,
+    length: int,
+    dtype: torch.dtype = torch.float32,
+) -> Metadata:
+    """Build the metadata of tensors cut by rows, one chunk of each for every rank."""
+    plans = [_sent(_plan(keys, ranks, rank, rows, columns, dtype)) for rank in range(ranks)]
     plans, metadata = create_default_global_save_plan(plans)
     metadata.planner_data = dict(ChainMap(*[plan.planner_data for plan in plans]))
     storage: dict[MetadataIndex, _StorageInfo] = {}
@@ -81,14 +88,16 @@ def _sent(value: Sent) -> Sent:
     return received
 
 
-def _plan(keys: int, ranks: int, rank: int, rows: int, columns: int) -> SavePlan:
+def _plan(
+    keys: int, ranks: int, rank: int, rows: int, columns: int, dtype: torch.dtype
+) -> SavePlan:
     items = []
     mappings: dict[str, Any] = {}
     for fqn in names(keys):
         offsets, sizes = torch.Size((rank * rows, 0)), torch.Size((rows, columns))
         data = TensorWriteData(
             ChunkStorageMetadata(offsets, sizes),
-            TensorProperties(torch.float32),
+            TensorProperties(dtype),
             torch.Size((ranks * rows, columns)),
         )
         items.append(WriteItem(MetadataIndex(fqn, offsets), WriteItemType.SHARD, None, data))
@@ -117,16 +126,19 @@ def metadata_only(directory: Path, keys: int, ranks: int) -> None:
     save(describe(keys, ranks, 64, 4096, length), directory, 1000)
 
 
-def content(directory: Path, ranks: int, keys: int, rows: int, columns: int) -> None:
-    """Make a whole checkpoint whose content is random."""
-    source = torch.rand(rows, columns)
+def content(
+    directory: Path, ranks: int, keys: int, rows: int, columns: int, width: int = 4
+) -> None:
+    """Make a whole checkpoint whose content is random, of float32 or of bfloat16."""
+    dtype = {4: torch.float32, 2: torch.bfloat16}[width]
+    source = torch.rand(rows, columns).to(dtype)
     length = len(item(source))
     for rank in range(ranks):
         with (directory / shard(rank)).open("wb") as file:
             for key in range(keys):
                 source[0, :2] = torch.tensor([rank, key])
                 file.write(item(source))
-    save(describe(keys, ranks, rows, columns, length), directory, 1000)
+    save(describe(keys, ranks, rows, columns, length, dtype), directory, 1000)
 
 
 def sparse(directory: Path, ranks: int, keys: int, rows: int, columns: int) -> None:

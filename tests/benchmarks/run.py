@@ -1,6 +1,6 @@
 """Measure ckptctl: ``python tests/benchmarks/run.py [NAME ...] [--size small|full] [--keep]``.
 
-Generated data goes below the system's directory for temporary files (6 GB for a full run, with
+Generated data goes below the system's directory for temporary files (20 GB for a full run, with
 as much memory needed to build the largest metadata) and is removed in the end unless kept.
 The exit code is 1 if a goal of a full run is missed.
 """
@@ -15,10 +15,13 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from diffing import diffing
 from listing import listing
 from measure import Row, Settings, table
 from publishing import publishing
 from reading import reading
+from transforming import transforming
+from valuing import valuing
 from verifying import content, quick
 
 BENCHMARKS: dict[str, Callable[[Settings], list[Row]]] = {
@@ -27,6 +30,9 @@ BENCHMARKS: dict[str, Callable[[Settings], list[Row]]] = {
     "content": content,
     "quick": quick,
     "publishing": publishing,
+    "transforming": transforming,
+    "values": valuing,
+    "diff": diffing,
 }
 
 

@@ -1,0 +1,149 @@
+"""``ckptctl diff``: what tells two checkpoints apart, and what that means for a restart."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+from ckptctl.commit import read_manifest
+from ckptctl.errors import MalformedData, StorageError
+from ckptctl.model.difference import Diff, SideSeen
+from ckptctl.model.identity import Plain
+from ckptctl.model.naming import parse_name
+from ckptctl.model.records import Manifest
+from ckptctl.operations.diff_content import Comparer, ContentSide, trusted_digests
+from ckptctl.operations.diff_structure import compare_facts, compare_progress, compare_structure
+from ckptctl.operations.facts import Facts, facts_of, facts_of_values, is_part
+from ckptctl.operations.locate import split
+from ckptctl.operations.opening import Opened, open_tensors
+from ckptctl.operations.progress import Progress
+from ckptctl.operations.work import Options
+from ckptctl.storage import open_store
+
+
+@dataclass(frozen=True, slots=True)
+class DiffOptions:
+    """How far to compare: ``only`` keys and facts of these patterns, ``quick`` without payload.
+
+    With ``values`` the numbers of tensors that are not equal are compared as well.
+    """
+
+    only: tuple[str, ...] = ()
+    quick: bool = False
+    values: bool = False
+    workers: int = field(default_factory=lambda: Options().workers)
+
+    def with_workers(self, workers: int) -> DiffOptions:
+        """Return the same options with another number of threads."""
+        return replace(self, workers=workers)
+
+    def wants(self, name: str) -> bool:
+        """Tell whether a key or a fact was asked for."""
+        return not self.only or any(fnmatch.fnmatchcase(name, one) for one in self.only)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two: opened, with its manifest and what is known of its run."""
+
+    opened: Opened
+    manifest: Manifest | None
+    facts: Facts
+    progress: dict[str, Plain]
+    problems: tuple[str, ...]
+
+
+def open_side(url: str) -> Side:
+    """Open a checkpoint of any format that is read, and gather what is known of its run.
+
+    Raises ``NothingThere`` where there is none, ``MalformedData`` where its metadata is damaged.
+    """
+    opened = open_tensors(url)
+    if opened.serious:
+        first = opened.serious[0]
+        raise MalformedData(
+            f"{url}: {first.where.file or 'its metadata'}: {first.message}; `ckptctl verify "
+            f"{url}` says more"
+        )
+    problems: list[str] = []
+    manifest: Manifest | None = None
+    try:
+        manifest = read_manifest(opened.store, opened.base)
+    except MalformedData as error:
+        problems.append(f"it counts as not committed: {error}")
+    facts = _facts(opened, manifest)
+    progress = dict(facts.progress)
+    step = parse_name(split(url)[1]).step
+    if step is not None:
+        progress.setdefault("step", step)
+    return Side(opened, manifest, facts, progress, (*problems, *facts.problems))
+
+
+def _facts(opened: Opened, manifest: Manifest | None) -> Facts:
+    if opened.values:
+        return facts_of_values(opened.values, "the file itself")
+    parent, name = split(opened.url)
+    if parent and is_part(name):
+        try:
+            return facts_of(open_store(parent), name, opened.checkpoint, manifest)
+        except StorageError:  # a parent need not be listable
+            pass
+    return facts_of(opened.store, opened.base, opened.checkpoint, manifest)
+
+
+def diff(
+    a: str, b: str, *, options: DiffOptions | None = None, progress: Progress | None = None
+) -> Diff:
+    """Compare two checkpoints, of whatever formats and shardings.
+
+    Raises ``NothingThere``, ``MalformedData`` or ``StorageError`` where one cannot be opened;
+    damage of a single key is part of the answer.
+    """
+    options = options or DiffOptions()
+    sides = [open_side(a), open_side(b)]
+    one, other = sides
+    identity, compared = compare_facts(one.facts, other.facts, options.wants)
+    structure, pairs = compare_structure(
+        one.opened.checkpoint, other.opened.checkpoint, options.wants
+    )
+    with ExitStack() as stack:
+        left, right = (_content(side, stack) for side in sides)
+        comparer = Comparer(
+            left, right, quick=options.quick, values=options.values, progress=progress
+        )
+        content = comparer.run(pairs, workers=options.workers)
+    seen_a, seen_b = _seen(sides)
+    return Diff(
+        a=seen_a,
+        b=seen_b,
+        identity=tuple(identity),
+        compared_facts=compared,
+        progress=tuple(compare_progress(one.progress, other.progress, options.wants)),
+        structure=structure,
+        content=content,
+        quick=options.quick,
+    )
+
+
+def _content(side: Side, stack: ExitStack) -> ContentSide:
+    source = stack.enter_context(side.opened.source())
+    digests = trusted_digests(side.opened.checkpoint, side.manifest)
+    return ContentSide(source, digests, side.opened.values)
+
+
+def _seen(sides: Sequence[Side]) -> tuple[SideSeen, SideSeen]:
+    def seen(side: Side) -> SideSeen:
+        step = side.progress.get("step")
+        checkpoint = side.opened.checkpoint
+        return SideSeen(
+            side.opened.url,
+            checkpoint.format,
+            step if isinstance(step, int) else None,
+            side.manifest is not None,
+            len(checkpoint.entries),
+            side.problems,
+        )
+
+    return seen(sides[0]), seen(sides[1])

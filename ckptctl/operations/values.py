@@ -1,0 +1,45 @@
+"""Reading one small value of a checkpoint: a counter, a setting, a schedule."""
+
+from __future__ import annotations
+
+from ckptctl.errors import MalformedData
+from ckptctl.formats import transforms
+from ckptctl.formats.values import MAX_VALUE, decode_item
+from ckptctl.model.checkpoint import Checkpoint, Item
+from ckptctl.model.paths import is_contained
+from ckptctl.storage import Store
+
+
+def read_value(
+    store: Store,
+    base: str,
+    checkpoint: Checkpoint,
+    item: Item,
+    *,
+    limit: int = MAX_VALUE,
+    attributes: bool = False,
+) -> object:
+    """Decode an item of at most ``limit`` bytes, running nothing.
+
+    With ``attributes`` objects of unknown classes come back as their attributes. Raises
+    ``MalformedData`` for what is damaged or too large, ``StorageError`` where the storage does
+    not answer.
+    """
+    if item.length > limit:
+        raise MalformedData(f"{item.length} bytes, too large to show")
+    if not is_contained(item.path):
+        raise MalformedData("its file lies outside the checkpoint")
+    file = checkpoint.files.get(item.path)
+    if file is None or item.end > file.size:
+        raise MalformedData("its bytes are not there")
+    with store.open(f"{base}/{item.path}" if base else item.path) as reader:
+        data = reader.read(item.offset, item.end)
+    reason = transforms.unreadable(item.transforms)
+    if reason:
+        raise MalformedData(reason)
+    if item.transforms:
+        out, size = transforms.decode([data], len(item.transforms), limit)
+        with out:
+            out.seek(0)
+            data = out.read(size)
+    return decode_item(data, attributes=attributes)
