@@ -26,7 +26,7 @@ from typing import Any
 
 import support_damage as damage
 from conftest import FIXTURES
-from support_cli import Ended
+from support_cli import Ended, environment
 
 from ckptctl import commit
 from ckptctl.cli.main import main
@@ -53,7 +53,8 @@ def ckptctl(*args: str | Path, env: Mapping[str, str] | None = None) -> Ended:
     before, argv = os.environ.copy(), sys.argv
     code: object = 0
     try:
-        os.environ.update(env or {})
+        os.environ.clear()
+        os.environ.update(environment(env))
         sys.argv = ["ckptctl", *map(str, args)]
         with redirect_stdout(out), redirect_stderr(err):
             main()

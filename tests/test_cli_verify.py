@@ -103,7 +103,7 @@ class TestExitCodes:
     def test_0_nothing_is_wrong(self) -> None:
         ended = run("verify", GOOD)
         assert (ended.code, ended.stderr) == (0, "")
-        assert ended.stdout.splitlines()[-1].startswith(f"OK: {GOOD}: whole, ")
+        assert ended.stdout.splitlines()[-1].startswith(f"UNVERIFIED: {GOOD}: whole, ")
 
     def test_1_ckptctl_itself_failed(self) -> None:
         ended = run("verify", GOOD, before=BROKEN)
@@ -267,7 +267,7 @@ class TestSeveralPaths:
         ended = run("verify", ".", cwd=root, before=NO_ZSTANDARD)
         assert ended.code == 10
         assert ended.stdout.splitlines()[-1] == (
-            "3 checkpoints: 1 ok, 1 with findings, 1 not finished"
+            "3 checkpoints: 0 ok, 1 unverified, 1 with findings, 1 not finished"
         )
 
 
@@ -429,7 +429,7 @@ class TestExtent:
         sample = run("verify", GOOD, "--sample", "5%").stdout.splitlines()[-1]
         part = run("verify", GOOD, "--part", "1/2").stdout.splitlines()[-1]
         for line in (sample, part):
-            assert line.startswith(f"OK: {GOOD}: structure whole, content of ")
+            assert line.startswith(f"UNVERIFIED: {GOOD}: structure whole, content of ")
 
     @pytest.mark.parametrize("args", [("--sample", "5%"), ("--part", "1/6")])
     def test_compressed_items_that_were_left_out_are_not_called_whole(

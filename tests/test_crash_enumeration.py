@@ -35,6 +35,7 @@ from support_crash import (
 from ckptctl import commit
 from ckptctl.digest import Hasher
 from ckptctl.errors import NothingThere, Refused
+from ckptctl.model.audit import Wanted
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.records import MANIFEST, FileRecord, Receipt
 from ckptctl.operations.locate import Place, find
@@ -51,6 +52,8 @@ BIG = random.Random(7).randbytes((1 << 20) + 1)
 """More than a quick look hashes."""
 
 SMALL_ONE, SMALL_TWO = "no_crc/step-1", "dedup_lowest_rank/step-12"
+WEIGHTS = Wanted("weights")
+"""All that these hold."""
 MANY_FILES = "thread_count_3/step-12"
 
 Files = Mapping[str, bytes]
@@ -131,12 +134,12 @@ class Job:
 
     def promote(self, name: str) -> None:
         self.recorder.expect(self.allowed, f"promotion of {name}")
-        assert promote(self.store, self.place(name), workers=1).moved
+        assert promote(self.store, self.place(name), workers=1, wanted=WEIGHTS).moved
         self.recorder.expect(self.allowed, f"{name} is promoted")
 
     def roll_back(self, name: str) -> None:
         self.recorder.expect(self.allowed | {name}, f"rollback to {name}")
-        promote(self.store, self.place(name), rollback=True, workers=1)
+        promote(self.store, self.place(name), rollback=True, workers=1, wanted=WEIGHTS)
         self.recorder.expect(frozenset([name]), f"rolled back to {name}")
 
     def mark(self, name: str, *, quarantined: bool, then: str) -> None:
@@ -245,7 +248,7 @@ def _go_on(tree: Tree, seen: Seen, disk: Disk, target: Path) -> None:
     assert (_answer(store, full=False), _answer(store, full=True)) == (seen.quick, seen.full)
     shutil.copytree(FIXTURES / SMALL_TWO, target / "step-9")
     commit_checkpoint(store, _place(store, "step-9"), options=CommitOptions(workers=1))
-    assert promote(store, _place(store, "step-9"), workers=1).moved
+    assert promote(store, _place(store, "step-9"), workers=1, wanted=WEIGHTS).moved
     assert _answer(store, full=True) == "step-9"
     list(carry_out(store, plan(store, Policy(keep_last=1))))
     assert _answer(store, full=True) == "step-9"
@@ -286,7 +289,7 @@ def _commit_again(job: Job) -> None:
 
 
 def _promote_again(job: Job) -> None:
-    promote(job.store, job.place("step-2"), workers=1)
+    promote(job.store, job.place("step-2"), workers=1, wanted=WEIGHTS)
 
 
 def _commit_and_promote_again(job: Job) -> None:
@@ -295,7 +298,7 @@ def _commit_and_promote_again(job: Job) -> None:
 
 
 def _roll_back_again(job: Job) -> None:
-    promote(job.store, job.place("step-1"), rollback=True, workers=1)
+    promote(job.store, job.place("step-1"), rollback=True, workers=1, wanted=WEIGHTS)
 
 
 def _mark_again(job: Job) -> None:

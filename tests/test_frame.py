@@ -28,6 +28,8 @@ import atexit, json, sys
 atexit.register(lambda: sys.stderr.write("\\nLOADED " + json.dumps(sorted(sys.modules))))
 """
 IDS = [check.id for check in CHECKS]
+DISTRIBUTIONS = {"yaml": "pyyaml"}
+"""What is installed under another name than it is imported by."""
 
 
 def readme() -> str:
@@ -96,7 +98,8 @@ def test_every_import_is_a_declared_dependency() -> None:
             if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
             for inner in node.body
         ]
-        rest = third_party(node for node in ast.walk(tree) if node not in typing_only)
+        found = third_party(node for node in ast.walk(tree) if node not in typing_only)
+        rest = {DISTRIBUTIONS.get(name, name) for name in found}
         assert rest <= names.keys(), f"{path.name} imports what no extra brings"
 
 

@@ -52,7 +52,9 @@ def half_visible(root: Path) -> list[str]:
     store = open_store(root)
     sealed = [p for p in places(root) if any(entry.name == MANIFEST for entry in p.entries)]
     options = Options(workers=1, ignore=frozenset({"pointer-mismatch"}))
-    return [p.path for p in sealed if verify(store, p, options=options).verdict is not Verdict.OK]
+    # the same two saves come again and again under new numbers, which is suspect and not torn
+    good = (Verdict.OK, Verdict.SUSPECT)
+    return [p.path for p in sealed if verify(store, p, options=options).verdict not in good]
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from support_cli import assert_golden
 
 from ckptctl import commit
 from ckptctl.errors import Findings, MalformedData, Refused, StorageError
+from ckptctl.model.audit import Wanted
 from ckptctl.model.paths import is_contained
 from ckptctl.model.records import (
     LATEST,
@@ -421,7 +422,7 @@ def publish(root: Path, name: str, *, rollback: bool = False) -> None:
     store = PosixStore(root)
     if not (root / name / MANIFEST).exists():
         commit_checkpoint(store, place(root, name), options=CommitOptions(workers=1))
-    promote(store, place(root, name), rollback=rollback, workers=1)
+    promote(store, place(root, name), rollback=rollback, workers=1, wanted=Wanted("weights"))
 
 
 def place(root: Path, name: str) -> Place:
@@ -554,7 +555,7 @@ def test_a_pointer_on_a_bad_sector_is_no_verdict_until_it_is_moved_again(root: P
     with pytest.raises(StorageError, match="Input/output error"):
         resolve(store, options=ResolveOptions(workers=1))
     place = next(place for place in find(store) if place.path == "step-2")
-    assert promote(store, place).revision == 3
+    assert promote(store, place, wanted=Wanted("weights")).revision == 3
     assert resolve(store, options=ResolveOptions(workers=1)).path == "step-2"
 
 

@@ -45,7 +45,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for step in (1, 2):
         state = {"model": {"weight": torch.arange(1 << 19, dtype=torch.float32) * step}}
         damage.save_with_torch(root / f"step-{step}", state)
-        done("commit", root / f"step-{step}", "--promote")
+        done("commit", root / f"step-{step}", "--promote", "--require", "weights")
     assert any(path.stat().st_size > 1 << 20 for path in (root / "step-2").iterdir())
     return root
 

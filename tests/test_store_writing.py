@@ -523,7 +523,8 @@ def test_a_commit_on_a_full_file_system_fails_cleanly(tmp_path: Path) -> None:
         assert run("commit", checkpoint).code == 0
         _fill(point)
         before = snapshot(point)
-        for words in (["promote", checkpoint], ["quarantine", checkpoint, "--reason", "x"]):
+        promotion = ["promote", checkpoint, "--require", "weights"]
+        for words in (promotion, ["quarantine", checkpoint, "--reason", "x"]):
             ended = run(*words)
             assert (ended.code, "No space left" in ended.stderr) == (4, True), ended
             assert snapshot(point) == before
@@ -542,7 +543,7 @@ def test_a_read_only_file_system_is_refused(tmp_path: Path) -> None:
         before = snapshot(point)
         for words in (
             ["commit", root / "step-3"],
-            ["promote", root / "step-2"],
+            ["promote", root / "step-2", "--require", "weights"],
             ["quarantine", root / "step-2", "--reason", "x"],
             ["prune", root, "--keep-last", "1", "--yes"],
         ):

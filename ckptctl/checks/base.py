@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, TypeVar
 
+from ckptctl.model.audit import Audit, Wanted
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Fault, Item, TensorEntry
+from ckptctl.model.evidence import Evidence
 from ckptctl.model.finding import Finding, Location, Severity, Stage
 from ckptctl.model.geometry import Tiling, tile
 from ckptctl.model.loss import describe_loss
 from ckptctl.model.seal import Seal
+from ckptctl.model.tensorvalues import TensorValues
 
 Subject = TypeVar("Subject")
 
@@ -21,11 +24,16 @@ _MOST_TANGLES = 3
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One positive answer of a check, before it is given the check's name and severity."""
+    """One positive answer of a check, before it is given the check's name and severity.
+
+    ``severity`` and ``remedy`` are this answer's own, where they are not the check's.
+    """
 
     message: str
     where: Location = field(default_factory=Location)
     loss: str = ""
+    severity: Severity | None = None
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,8 @@ class Check(Generic[Subject]):
     def ask(self, context: Context, subject: Subject) -> Iterator[Finding]:
         """Run the check and name what it finds."""
         for hit in self.run(context, subject):
-            yield Finding(self.id, self.severity, hit.message, hit.where, hit.loss, self.remedy)
+            severity, remedy = hit.severity or self.severity, hit.remedy or self.remedy
+            yield Finding(self.id, severity, hit.message, hit.where, hit.loss, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +79,12 @@ class Context:
         """Derive nothing yet; ``seal`` holds what ckptctl's own records say."""
         self.checkpoint = checkpoint
         self.seal = seal or Seal()
+        self.audit: Audit | None = None
+        self.wanted = Wanted()
+        self.evidence = Evidence()
+        self.judgement: object = None
         self.content_faults: list[Fault] = []
+        self.values: dict[str, TensorValues] = {}
         self.boxes = BoxIndex(checkpoint)
         self._tilings: dict[str, Tiling] = {}
         self._tangles = 0

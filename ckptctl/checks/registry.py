@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from ckptctl.checks import content, files, items, mapping, metadata, records
+from ckptctl.checks import (
+    completeness,
+    content,
+    files,
+    identity,
+    items,
+    mapping,
+    metadata,
+    records,
+    values,
+)
 from ckptctl.checks.base import Check
 from ckptctl.model.observation import ItemSeen
 
@@ -20,10 +30,22 @@ ITEM_CHECKS: tuple[Check[ItemSeen], ...] = (*items.CHECKS, *content.CHECKS)
 DIGEST_CHECKS = records.DIGEST_CHECKS
 """Asked once the files that a manifest promises have been hashed."""
 
+AUDIT_CHECKS = completeness.CHECKS
+"""Asked of the audit of all keys."""
+
+VALUE_CHECKS = values.CHECKS
+"""Asked once the values of all tensors were looked at."""
+
+IDENTITY_CHECKS = identity.CHECKS
+"""Asked of what all files were found to say of step and run."""
+
 CHECKS: tuple[Check[None] | Check[ItemSeen], ...] = (
     *STRUCTURE_CHECKS,
+    *AUDIT_CHECKS,
     *ITEM_CHECKS,
     *DIGEST_CHECKS,
+    *VALUE_CHECKS,
+    *IDENTITY_CHECKS,
 )
 
 

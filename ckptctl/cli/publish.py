@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from ckptctl.cli.auditing import AllowMissing, Mapped, Required, wanted_of
 from ckptctl.cli.bar import progress
 from ckptctl.cli.common import DryRun, Json, Quiet, Yes, confirm, emit, open_one
 from ckptctl.cli.text import Screen, plural, safe, size
 from ckptctl.errors import UsageError
+from ckptctl.operations.identityfile import read_identity
 from ckptctl.operations.promoting import Promoted, promote
 from ckptctl.operations.sealing import CommitOptions, Committed, commit_checkpoint
 
@@ -30,13 +31,17 @@ def commit_command(
     ] = None,
     run_id: Annotated[str | None, typer.Option(help="The run that the checkpoint is of.")] = None,
     identity: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="JSON object of facts about the run.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Facts about the run: a JSON, YAML or TOML file."),
     ] = None,
     digest: Annotated[str, typer.Option(help="xxh3-128 or sha256.")] = "xxh3-128",
     workers: Annotated[int | None, typer.Option(min=1, max=256, help="Threads that read.")] = None,
     also_promote: Annotated[
         bool, typer.Option("--promote", help="Move the pointer to it as well.")
     ] = False,
+    require: Required = "resume",
+    allow_missing: AllowMissing = None,
+    mapping: Mapped = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     quiet: Quiet = False,
@@ -49,13 +54,17 @@ def commit_command(
     """
     if also_promote and dry_run:
         raise UsageError("--dry-run of --promote needs a committed checkpoint: run them in turn")
+    if not also_promote and (require != "resume" or allow_missing):
+        raise UsageError("--require and --allow-missing are for --promote: a commit takes it all")
+    wanted = wanted_of(require, allow_missing, mapping)
     store, place = open_one(checkpoint)
     chosen = CommitOptions(
         step=step,
         run_id=run_id,
         publish_as=publish_as,
-        identity=_identity(identity),
+        identity=read_identity(identity) if identity is not None else {},
         algorithm=digest,
+        mapping=wanted.mapping,
         dry_run=dry_run,
     )
     if workers is not None:
@@ -66,25 +75,11 @@ def commit_command(
     moved: Promoted | None = None
     if also_promote:
         store, place = open_one(result.checkpoint)
-        moved = promote(store, place, reason="committed", quick=True)
+        moved = promote(store, place, reason="committed", quick=True, wanted=wanted)
         if not json and not quiet:
             render_promote(moved, Screen(sys.stdout))
     if json:
         emit("commit", {"commit": result, "promote": moved}, lambda _: None, json=True)
-
-
-def _identity(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    try:
-        found = jsonlib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise UsageError(f"{path}: not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise UsageError(f"{path}: holds a {type(found).__name__}, and an object is expected")
-    return found
 
 
 def render_commit(result: Committed, screen: Screen) -> None:
@@ -104,6 +99,12 @@ def promote_command(
     quick: Annotated[
         bool, typer.Option("--quick", help="Trust the sizes of large files; do not read them.")
     ] = False,
+    values: Annotated[
+        bool, typer.Option("--values", help="Refuse NaN, Inf and what else verify --values finds.")
+    ] = False,
+    require: Required = "resume",
+    allow_missing: AllowMissing = None,
+    mapping: Mapped = None,
     expect: Annotated[
         int | None,
         typer.Option(min=0, metavar="REVISION", help="Only if the pointer is at this revision."),
@@ -122,6 +123,7 @@ def promote_command(
     The pointer is a series of revisions that are only ever created: a lost race exits 5 and says
     who won. It never moves to what does not verify (10).
     """
+    wanted = wanted_of(require, allow_missing, mapping)
     store, place = open_one(checkpoint)
     if rollback and not dry_run:
         confirm(f"move latest_committed back to {place.path}?", yes=yes)
@@ -130,6 +132,8 @@ def promote_command(
         place,
         reason=reason,
         quick=quick,
+        values=values,
+        wanted=wanted,
         expect=expect,
         rollback=rollback,
         dry_run=dry_run,
@@ -144,6 +148,10 @@ def promote_command(
 def render_promote(result: Promoted, screen: Screen) -> None:
     """Print where the pointer is now."""
     target = f"{safe(result.target)} (revision {result.revision})"
+    for reason, count in result.values_unseen:
+        sys.stderr.write(
+            f"ckptctl: the values of {plural(count, 'tensor')} were not looked at: {safe(reason)}\n"
+        )
     if not result.moved:
         screen.line(f"{result.pointer} names {target} already")
         return

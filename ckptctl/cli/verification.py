@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ckptctl.cli.auditing import audit_line
+from ckptctl.cli.standing import run_caveat, why_unverified
 from ckptctl.cli.text import Screen, plural, ranks, safe, size
 from ckptctl.model.finding import Coverage, Finding, Severity, Stage
 from ckptctl.model.geometry import Box
@@ -23,7 +25,10 @@ def render(result: Verification, screen: Screen, options: Options, *, quiet: boo
         for stage in Stage:
             rows = [row for row in result.report.coverage if row.stage == stage]
             if rows:
-                screen.wrapped(f"{stage.word:<9} {_coverage(rows)}", 2)
+                text = _coverage(rows)
+                if stage is Stage.AUDIT and result.audit is not None:
+                    text = audit_line(result.audit) + _gaps(rows)
+                screen.wrapped(f"{stage.word:<9} {text}", 2)
     findings = result.report.findings
     shown = [f for f in findings if not quiet or f.severity >= options.fail_on]
     for finding in shown[:_MOST_FINDINGS]:
@@ -55,10 +60,12 @@ def _coverage(rows: list[Coverage]) -> str:
     read = sum(row.bytes_read for row in rows)
     if read:
         text += f", {size(read)} read"
-    for row in rows:
-        for reason, count in row.gaps:
-            text += f"; {count:,} not examined: {safe(reason)}"
-    return text
+    return text + _gaps(rows)
+
+
+def _gaps(rows: list[Coverage]) -> str:
+    gaps = [gap for row in rows for gap in row.gaps]
+    return "".join(f"; {count:,} not examined: {safe(reason)}" for reason, count in gaps)
 
 
 def plural_of(row: Coverage) -> str:
@@ -101,16 +108,24 @@ def _verdict(result: Verification, options: Options, screen: Screen, name: str) 
     if result.verdict is Verdict.UNFINISHED:
         reason = safe(result.problem) or "part of it could not be read, see above"
         return screen.paint(f"COULD NOT FINISH: {name}: {reason}", "yellow", "bold")
-    text = f"OK: {name}: {_extent(result, options)}"
+    text = f"{name}: {_extent(result, options)}"
     if counts:
         text += f" ({', '.join(counts)})"
+    if result.verdict is Verdict.SUSPECT:
+        return screen.paint(
+            f"SUSPECT: {text}; see the warnings about its identity", "yellow", "bold"
+        )
     if result.verdict is Verdict.UNVERIFIED:
-        text += "; identity unverified (no manifest)"
+        why = why_unverified(result)
+        if why:
+            return screen.paint(f"UNVERIFIED: {text}; {why} (no manifest)", "yellow", "bold")
+        caveat = run_caveat(result)
+        text += f"; every file says step {result.identity.step}{caveat} (inferred: no manifest)"
     else:
         step = "" if result.step is None else f" as step {result.step}"
         run = "" if result.run_id is None else f" of run {safe(result.run_id)}"
         text += f"; committed{step}{run}"
-    return screen.paint(text, "green", "bold")
+    return screen.paint(f"OK: {text}", "green", "bold")
 
 
 def _extent(result: Verification, options: Options) -> str:
@@ -134,8 +149,20 @@ def _extent(result: Verification, options: Options) -> str:
 
 def render_sum(results: list[Verification], screen: Screen) -> None:
     """Print how many checkpoints were good."""
-    good = sum(result.verdict in (Verdict.OK, Verdict.UNVERIFIED) for result in results)
-    bad = sum(result.verdict is Verdict.FINDINGS for result in results)
-    rest = len(results) - good - bad
-    text = f"{plural(len(results), 'checkpoint')}: {good} ok, {bad} with findings"
-    screen.line(text + (f", {rest} not finished" if rest else ""))
+    counts = dict.fromkeys(("ok", "unverified", "suspect", "with findings", "not finished"), 0)
+    for result in results:
+        counts[_word(result)] += 1
+    always = ("ok", "with findings")
+    parts = [f"{number} {word}" for word, number in counts.items() if number or word in always]
+    screen.line(f"{plural(len(results), 'checkpoint')}: {', '.join(parts)}")
+
+
+def _word(result: Verification) -> str:
+    if result.verdict is Verdict.UNVERIFIED:
+        return "unverified" if why_unverified(result) else "ok"
+    return {
+        Verdict.OK: "ok",
+        Verdict.SUSPECT: "suspect",
+        Verdict.FINDINGS: "with findings",
+        Verdict.UNFINISHED: "not finished",
+    }[result.verdict]

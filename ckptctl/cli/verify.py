@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from ckptctl.checks import by_id
+from ckptctl.checks import VALUE_CHECKS, by_id
+from ckptctl.cli.auditing import AllowMissing, Mapped, wanted_of
 from ckptctl.cli.bar import progress
 from ckptctl.cli.machine import to_json
 from ckptctl.cli.text import Screen, safe
 from ckptctl.cli.verification import render, render_sum
 from ckptctl.errors import CkptctlError, UsageError
+from ckptctl.model.audit import PROFILES
 from ckptctl.model.finding import Severity
 from ckptctl.operations.locate import locate
 from ckptctl.operations.verify import Verdict, Verification, verify
@@ -52,11 +55,18 @@ def verify_command(
         list[str] | None, typer.Option(metavar="CHECK", help="Leave this check out; repeatable.")
     ] = None,
     require: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            metavar="manifest", help="Accept only committed checkpoints: a gate's setting."
+            metavar="WHAT",
+            help="Accept only what is committed (manifest), or holds all that a profile needs "
+            "(resume, weights, serve); repeatable.",
         ),
     ] = None,
+    allow_missing: AllowMissing = None,
+    mapping: Mapped = None,
+    values: Annotated[
+        bool, typer.Option("--values", help="Also look for NaN, Inf and absurd numbers in tensors.")
+    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print nothing where nothing is wrong.")
     ] = False,
@@ -67,7 +77,9 @@ def verify_command(
     Content is proven by the CRC-32 that torch stores with every record and never reads itself.
     Each byte is read once. What could not be checked is said, and never counts as good.
     """
-    options = _options(quick, sample, part, workers, fail_on, select, ignore, require)
+    options = _options(quick, sample, part, workers, fail_on, select, ignore)
+    options = _with_values(options, values)
+    options = _with_requirements(options, require or [], allow_missing, mapping)
     screen = Screen(sys.stdout)
     results: list[Verification] = []
     failures: list[CkptctlError] = []
@@ -106,7 +118,6 @@ def _options(
     fail_on: str,
     select: list[str] | None,
     ignore: list[str] | None,
-    require: str | None,
 ) -> Options:
     if sum((quick, sample is not None, part is not None)) > 1:
         raise UsageError("choose one of --quick, --sample and --part")
@@ -116,8 +127,6 @@ def _options(
             raise UsageError(
                 f"there is no check {name!r}; the checks are {', '.join(sorted(known))}"
             )
-    if require not in (None, "manifest"):
-        raise UsageError(f"--require takes manifest, not {require!r}")
     if fail_on not in ("warning", "error"):
         raise UsageError(f"--fail-on takes warning or error, not {fail_on!r}")
     options = Options(
@@ -127,9 +136,33 @@ def _options(
         select=frozenset(select or ()),
         ignore=frozenset(ignore or ()),
         fail_on=Severity[fail_on.upper()],
-        require_manifest=require is not None,
     )
     return options if workers is None else options.with_workers(workers)
+
+
+def _with_requirements(
+    options: Options,
+    require: list[str],
+    allow_missing: list[str] | None,
+    mapping: list[str] | None,
+) -> Options:
+    for name in require:
+        if name not in ("manifest", *PROFILES):
+            raise UsageError(f"--require takes manifest, {', '.join(PROFILES)}, not {name!r}")
+    profiles = sorted(set(require) - {"manifest"})
+    if len(profiles) > 1:
+        raise UsageError(f"--require takes one of {' and '.join(profiles)}, not both")
+    wanted = wanted_of(profiles[0] if profiles else "", allow_missing, mapping)
+    return replace(options, wanted=wanted, require_manifest="manifest" in require)
+
+
+def _with_values(options: Options, values: bool) -> Options:
+    if values and options.quick:
+        raise UsageError("--values has to read what tensors hold, which --quick leaves out")
+    idle = options.select & {check.id for check in VALUE_CHECKS}
+    if idle and not values:
+        raise UsageError(f"--select {min(idle)} needs --values")
+    return replace(options, values=values)
 
 
 def _share(text: str) -> float:

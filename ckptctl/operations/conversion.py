@@ -22,13 +22,14 @@ from ckptctl.operations.work import Options
 class ConvertOptions:
     """What is converted and how; ``largest`` is bytes of a safetensors file.
 
-    ``dtype`` is what floats are cast to, the empty string for none. With ``force`` damaged tensors
+    ``world_size`` is for DCP. ``dtype`` is what floats are cast to, the empty string for none. With ``force`` damaged tensors
     are left out and named instead of refusing the whole.
     """
 
     selection: Selection = field(default_factory=Selection)
     dtype: str = ""
     largest: int = 5 * 10**9
+    world_size: int = 1
     force: bool = False
     dry_run: bool = False
     workers: int = field(default_factory=lambda: Options().workers)

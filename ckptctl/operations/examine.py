@@ -14,10 +14,12 @@ from ckptctl.formats.itemscan import block_of, scan_items
 from ckptctl.model.checkpoint import Fault, Item, ObjectEntry, TensorEntry, rank_of
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.finding import Coverage, Finding, Location, Report, Severity, Stage
-from ckptctl.model.observation import ItemSeen
+from ckptctl.model.observation import ItemSeen, ValuesSeen
+from ckptctl.operations.gleaning import Catcher, Gleaned, Plan
 from ckptctl.operations.progress import Progress, Silent
+from ckptctl.operations.valuing import UnitValues, unconfirmed
 from ckptctl.operations.work import UNFINISHED_PREFIX, Options, Tally, Unit
-from ckptctl.storage import Store
+from ckptctl.storage import Reader, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Done:
     digest: str = ""
     faults: tuple[Fault, ...] = ()
     problem: str = ""
+    gleaned: Gleaned | None = None
 
 
 class Examiner:
@@ -41,10 +44,12 @@ class Examiner:
         context: Context,
         options: Options,
         progress: Progress | None = None,
+        *,
+        plan: Plan | None = None,
     ) -> None:
-        """Take the checkpoint at ``base`` in a store."""
+        """Take the checkpoint at ``base`` in a store; ``plan`` says what to pick up on the way."""
         self._store, self._base = store, base
-        self._context, self._options = context, options
+        self._context, self._options, self._plan = context, options, plan
         self._progress, self._lock = progress or Silent(), Lock()
         self._checks = [check for check in ITEM_CHECKS if options.asks(check.id)]
 
@@ -87,7 +92,10 @@ class Examiner:
         """Look at the items of a unit, and hash its file on the way where that was asked for."""
         findings: list[Finding] = []
         rows = Tally(unit, self._options)
+        values = UnitValues(self._context, self._options, unit)
         hasher = Hasher(unit.algorithm) if unit.algorithm else None
+        gleaner = self._plan.gleaner(unit.path) if self._plan is not None else None
+        keep = gleaner.wants if gleaner is not None else None
 
         def sink(block: bytes | memoryview) -> None:
             if hasher is not None:
@@ -95,25 +103,36 @@ class Examiner:
             self._tick(len(block))
 
         try:
-            for seen in self._scan(unit.items, content=unit.content, sink=sink):
+            for seen in self._scan(unit.items, unit, sink, keep):
                 found = self._ask(seen)
-                if any(finding.severity == Severity.ERROR for finding in found):
-                    found = self._look_again(seen, found, content=unit.content)
+                if _accuses(found) or unconfirmed(seen):
+                    seen, found = self._look_again(seen, found, unit)
                 findings.extend(found)
                 rows.add(seen)
+                values.add(seen, bad=_accuses(found))
+                if gleaner is not None:
+                    gleaner.add(seen)
+            digest = hasher.text() if hasher is not None else ""
+            faults = self._compare(unit, digest)
+            if any(fault.check == "altered-file" for fault in faults):
+                findings.clear()  # its items are looked at once more, with their CRCs
+            with self._lock:
+                values.hand_over(faults)
         except StorageError as error:
             report = Report.of(findings, rows.coverage(str(error)))
             return Done(unit, report, problem=str(error))
-        digest = hasher.text() if hasher is not None else ""
-        return Done(unit, Report.of(findings, rows.coverage("")), digest)
+        gleaned = gleaner.done() if gleaner is not None else None
+        report = Report.of(findings, rows.coverage(""))
+        return Done(unit, report, digest, faults, gleaned=gleaned)
 
     def _scan(
         self,
         items: Iterable[Item],
-        *,
-        content: bool,
+        unit: Unit,
         sink: Callable[[bytes | memoryview], object] | None = None,
+        keep: Callable[[Item], bool] | None = None,
     ) -> Iterator[ItemSeen]:
+        """Look at some items of a unit; where a digest is promised, no CRC need be computed."""
         entries, boxes = self._context.checkpoint.entries, self._context.boxes
         chosen = list(items)
 
@@ -124,57 +143,85 @@ class Examiner:
             return box.volume * (item_size(entry.dtype) or 16)
 
         with self._store.open(self._path(chosen[0].path)) as reader:
+            if unit.expected:
+                _require_size(reader, unit)
             yield from scan_items(
                 reader,
                 chosen,
-                content=content,
+                content=unit.content,
                 is_tensor=lambda fqn: not isinstance(entries.get(fqn), ObjectEntry | None),
                 expected_bytes=expected_bytes,
-                sink=sink if content else None,
+                sink=sink if unit.content else None,
+                values=self._options.values,
+                checksums=not unit.expected,
+                keep=keep,
             )
 
     def _ask(self, seen: ItemSeen) -> list[Finding]:
         return [finding for check in self._checks for finding in check.ask(self._context, seen)]
 
-    def _look_again(self, seen: ItemSeen, found: list[Finding], *, content: bool) -> list[Finding]:
+    def _look_again(
+        self, seen: ItemSeen, found: list[Finding], unit: Unit
+    ) -> tuple[ItemSeen, list[Finding]]:
         """Read an accused item once more; only what both readings say is said of the checkpoint."""
-        again = next(self._scan([seen.item], content=content))
-        if self._ask(again) == found:
-            return found
-        message = f"a first read gave: {found[0].message}; a second read gave something else"
+        again = next(self._scan([seen.item], unit))
+        if self._ask(again) == found and again.values == seen.values:
+            return seen, found
+        first = found[0].message if found else "numbers that are not finite"
+        message = f"a first read gave: {first}; a second read gave something else"
         fault = Fault("unstable-read", message)
-        return self._ask(replace(again, faults=(fault,)))
+        unsure = replace(seen, values=ValuesSeen(gap="two reads of them differ"))
+        return unsure, self._ask(replace(again, faults=(fault,)))
 
     def _hash(self, unit: Unit) -> Done:
         """Hash a whole file; one whose digest is not the expected one is read a second time."""
         try:
-            digest = self._digest(unit)
-            faults: tuple[Fault, ...] = ()
-            if unit.expected and digest != unit.expected:
-                again = self._digest(unit)
-                faults = (_accusation(unit, digest, again),)
+            gleaner = self._plan.gleaner(unit.path) if self._plan is not None else None
+            catcher = Catcher(gleaner.ranges()) if gleaner is not None else None
+            digest = self._digest(unit, catcher)
+            faults = self._compare(unit, digest)
         except StorageError as error:
             gap = ((UNFINISHED_PREFIX + str(error), 1),)
             row = Coverage(Stage.CONTENT, "files", 0, 1, 0, gap)
             return Done(unit, Report.of(coverage=[row]), problem=str(error))
         row = Coverage(Stage.CONTENT, "files", 1, 1, unit.size)
-        return Done(unit, Report.of(coverage=[row]), digest, faults)
+        gleaned = None
+        if gleaner is not None and catcher is not None:
+            gleaner.add_bytes(catcher.pieces)
+            gleaned = gleaner.done()
+        return Done(unit, Report.of(coverage=[row]), digest, faults, gleaned=gleaned)
 
-    def _digest(self, unit: Unit) -> str:
+    def _compare(self, unit: Unit, digest: str) -> tuple[Fault, ...]:
+        """Accuse a file whose digest is not the expected one, after a second read."""
+        if not unit.expected or digest == unit.expected:
+            return ()
+        return (_accusation(unit, digest, self._digest(unit)),)
+
+    def _digest(self, unit: Unit, catcher: Catcher | None = None) -> str:
         hasher = Hasher(unit.algorithm)
         with self._store.open(self._path(unit.path)) as reader:
-            if reader.size != unit.size:
-                raise StorageError(
-                    f"{unit.path} has {reader.size} bytes now and had {unit.size} when it was "
-                    "listed: somebody is writing to it"
-                )
+            _require_size(reader, unit)
             buffer = memoryview(bytearray(min(block_of(reader), max(1, unit.size))))
             for start in range(0, unit.size, len(buffer)):
                 block = buffer[: min(len(buffer), unit.size - start)]
                 reader.read_into(start, block)
                 hasher.update(block)
+                if catcher is not None:
+                    catcher.feed(block)
                 self._tick(len(block))
         return hasher.text()
+
+
+def _require_size(reader: Reader, unit: Unit) -> None:
+    if reader.size != unit.size:
+        raise StorageError(
+            f"{unit.path} has {reader.size} bytes now and had {unit.size} when it was listed: "
+            "somebody is writing to it"
+        )
+
+
+def _accuses(findings: list[Finding]) -> bool:
+    return any(finding.severity == Severity.ERROR for finding in findings)
 
 
 def _accusation(unit: Unit, first: str, second: str) -> Fault:

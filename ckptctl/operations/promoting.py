@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ckptctl import commit
-from ckptctl.errors import CkptctlError, Findings, MalformedData, Refused, StorageError
+from ckptctl.checks import AUDIT_CHECKS
+from ckptctl.errors import (
+    CkptctlError,
+    Findings,
+    MalformedData,
+    Refused,
+    StorageError,
+    UsageError,
+)
+from ckptctl.model.audit import Wanted
+from ckptctl.model.finding import Report, Stage
 from ckptctl.model.records import LATEST, MANIFEST, Manifest, PointerRevision
 from ckptctl.operations.actor import actor, now
 from ckptctl.operations.locate import Place, find
@@ -20,6 +30,7 @@ class Promoted:
     """A pointer that was moved; ``moved`` is false where it named the checkpoint already.
 
     ``courtesy`` says what went wrong with the plain text copy, which nothing depends on.
+    ``values_unseen`` says why the values of so many tensors could not be looked at.
     """
 
     pointer: str
@@ -29,6 +40,7 @@ class Promoted:
     moved: bool = True
     dry_run: bool = False
     courtesy: str = ""
+    values_unseen: tuple[tuple[str, int], ...] = ()
 
 
 def promote(
@@ -37,18 +49,24 @@ def promote(
     *,
     reason: str = "",
     quick: bool = False,
+    values: bool = False,
     expect: int | None = None,
     rollback: bool = False,
     dry_run: bool = False,
     workers: int | None = None,
+    wanted: Wanted | None = None,
     progress: Progress | None = None,
 ) -> Promoted:
     """Verify a committed checkpoint against its manifest, then move the pointer to it.
 
+    With ``values`` the numbers in its tensors are looked at as well, even if the pointer names it.
+    It must hold what ``wanted`` requires: by default, all that an exact resume needs.
     Raises ``Refused`` for one that is not committed or quarantined, that is older than what the
     pointer names (unless ``rollback``), or where the pointer is not at revision ``expect``;
     ``Conflict`` where somebody else moved it first; ``Findings`` for one that does not verify.
     """
+    if quick and values:
+        raise UsageError("--values has to read what tensors hold, which --quick leaves out")
     manifest = _sealed(store, place)
     pointer = commit.read_pointer(store, tolerant=True)  # a new revision mends an unreadable one
     current = pointer.revision
@@ -59,9 +77,12 @@ def promote(
         )
     # whoever made these records may have died before they were durable
     store.make_durable([f"{place.path}/{MANIFEST}" if place.path else MANIFEST])
+    named: Promoted | None = None
     if current is not None and current.target == place.path and current.manifest == manifest.digest:
         store.make_durable([current.path])
-        return Promoted(LATEST, current.revision, place.path, manifest.step, moved=False)
+        named = Promoted(LATEST, current.revision, place.path, manifest.step, moved=False)
+        if not values:
+            return named
     older = (
         current is not None
         and current.step is not None
@@ -72,19 +93,32 @@ def promote(
             f"{place.path} is of step {manifest.step} and pointer {LATEST} names step "
             f"{current.step} ({current.target}); --rollback moves it back; nothing was changed"
         )
-    options = Options(quick=quick, sizes_only=quick, require_manifest=True)
+    options = Options(
+        quick=quick,
+        sizes_only=quick,
+        require_manifest=True,
+        values=values,
+        wanted=wanted if wanted is not None else Wanted("resume"),
+    )
     if workers is not None:
         options = options.with_workers(workers)
     outcome = verify(store, place, options=_without_pointer(options), progress=progress)
     if outcome.verdict is Verdict.FINDINGS:
-        first = next(f for f in outcome.report.findings if f.severity >= options.fail_on)
+        raise Findings(_refusal(place, outcome.report, options))
+    if outcome.verdict is Verdict.SUSPECT and outcome.doubt is not None:
+        doubt = outcome.doubt
         raise Findings(
-            f"{place.path} does not verify, so the pointer was not moved: {first.check}: "
-            f"{first.where.file or ''}: {first.message}"
+            f"{place.path} is suspect, so the pointer was not moved: {doubt.check}: "
+            f"{doubt.where.file or ''}: {doubt.message}"
         )
-    if outcome.verdict is not Verdict.OK:
+    if outcome.verdict not in (Verdict.OK, Verdict.SUSPECT):
         reason = outcome.problem or "part of it could not be read"
         raise StorageError(f"{place.path} could not be verified: {reason}; nothing was changed")
+    unseen = tuple(
+        gap for row in outcome.report.coverage if row.stage == Stage.VALUES for gap in row.gaps
+    )
+    if named is not None:
+        return replace(named, values_unseen=unseen)
     revision = PointerRevision(
         name=LATEST,
         revision=pointer.last + 1,
@@ -97,7 +131,14 @@ def promote(
         actor=actor(),
         reason=reason,
     )
-    result = Promoted(LATEST, revision.revision, place.path, manifest.step, dry_run=dry_run)
+    result = Promoted(
+        LATEST,
+        revision.revision,
+        place.path,
+        manifest.step,
+        dry_run=dry_run,
+        values_unseen=unseen,
+    )
     if dry_run:
         return result
     store.prove()
@@ -107,6 +148,22 @@ def promote(
     except CkptctlError as error:
         return replace(result, courtesy=str(error))
     return result
+
+
+def _refusal(place: Place, report: Report, options: Options) -> str:
+    """Say why a checkpoint is not promoted: the first damage, else all that is missing."""
+    bad = [finding for finding in report.findings if finding.severity >= options.fail_on]
+    audited = {check.id for check in AUDIT_CHECKS}
+    first = next((finding for finding in bad if finding.check not in audited), None)
+    if first is not None:
+        return (
+            f"{place.path} does not verify, so the pointer was not moved: {first.check}: "
+            f"{first.where.file or ''}: {first.message}"
+        )
+    return (
+        f"{place.path} does not hold all that `--require {options.wanted.profile}` asks for, so the "
+        f"pointer was not moved: {'; '.join(finding.message for finding in bad)}"
+    )
 
 
 def _without_pointer(options: Options) -> Options:

@@ -135,7 +135,7 @@ def _protected(store: Store, places: dict[str, Place], rows: tuple[Row, ...]) ->
             places[row.path],
             options=Options(quick=True, sizes_only=True, ignore=frozenset({"pointer-mismatch"})),
         )
-        if outcome.verdict is Verdict.OK:
+        if outcome.verdict in (Verdict.OK, Verdict.SUSPECT) and outcome.doubt is None:
             found.setdefault(row.path, "the newest committed one that verifies")
             return found
     whole = [row.path for row in rows if row.state is State.COMPLETE]

@@ -105,7 +105,7 @@ def resolve(
     for candidate in candidates:
         reason = _unfit(store, candidate, options)
         if not reason:
-            reason, failed = _check(store, candidate.place, options, progress, sealed=True)
+            reason, failed = _check(store, candidate.place, options, progress, notes=notes)
             troubles.append(failed)
         if not reason:
             how = candidate.how
@@ -232,10 +232,13 @@ def _check(
     options: ResolveOptions,
     progress: Progress | None,
     *,
-    sealed: bool,
+    notes: list[str] | None = None,
 ) -> tuple[str, str]:
-    """Verify; return why it is not good and, if the storage was the reason, what it said."""
-    quick = not options.full
+    """Verify; return why it is not good and, if the storage was the reason, what it said.
+
+    A committed one that is only suspected to be mixed is taken, which ``notes`` say.
+    """
+    quick, sealed = not options.full, notes is not None
     outcome = verify(
         store,
         place,
@@ -255,6 +258,12 @@ def _check(
     if outcome.verdict is Verdict.UNFINISHED:
         reason = outcome.problem or "part of it could not be read"
         return f"could not be checked: {reason}", reason
+    if outcome.verdict is Verdict.SUSPECT and outcome.doubt is not None:
+        doubt = outcome.doubt
+        reason = f"suspect: {doubt.check}: {doubt.where.file or place.path}: {doubt.message}"
+        if notes is None:
+            return reason, ""
+        notes.append(f"{place.path} is {reason}")
     return "", ""
 
 
@@ -270,7 +279,7 @@ def _check_uncommitted(
     quarantined = _quarantined(store, place)
     if quarantined:
         return quarantined, ""
-    return _check(store, place, options, progress, sealed=False)
+    return _check(store, place, options, progress)
 
 
 def _resolution(

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ckptctl import __version__, commit
-from ckptctl.checks import STRUCTURE_CHECKS, Context
+from ckptctl.checks import IDENTITY_CHECKS, STRUCTURE_CHECKS, Context
 from ckptctl.digest import DEFAULT
 from ckptctl.errors import Findings, MalformedData, Refused, StorageError
 from ckptctl.formats import dcp
 from ckptctl.model.checkpoint import Checkpoint, File, rank_of
+from ckptctl.model.classify import Classifier
 from ckptctl.model.finding import Finding, Severity
-from ckptctl.model.naming import component_of, elements, parse_name
+from ckptctl.model.naming import parse_name
 from ckptctl.model.records import (
     MANIFEST,
     RECEIPTS,
@@ -24,7 +25,10 @@ from ckptctl.model.records import (
     Receipt,
 )
 from ckptctl.operations.actor import actor, now
+from ckptctl.operations.evidence import gather
 from ckptctl.operations.examine import Examiner
+from ckptctl.operations.facts import facts_of, with_given
+from ckptctl.operations.gleaning import Collection, Plan
 from ckptctl.operations.locate import Place, address
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.work import Options, Unit, units_of
@@ -42,6 +46,7 @@ class CommitOptions:
     publish_as: str | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     algorithm: str = DEFAULT
+    mapping: tuple[tuple[str, str], ...] = ()
     workers: int = field(default_factory=lambda: Options().workers)
     dry_run: bool = False
 
@@ -89,9 +94,16 @@ def commit_checkpoint(
     )
     receipts = _receipts(store, place, checkpoint)
     step = _step(place, receipts, options)
-    digests = _digests(store, place, context, options, progress)
+    facts = with_given(
+        facts_of(store, place.path, checkpoint),
+        options.identity,
+        step=step,
+        world_size=receipts[0].world_size if receipts else None,
+    )
+    digests = _digests(store, place, context, options, progress, step=step)
     _compare_receipts(place, receipts, digests)
     manifest = _manifest(store, place, checkpoint, final, step, receipts, digests, options)
+    manifest = replace(manifest, identity=facts.identity, progress=facts.progress)
     result = Committed(
         address(store, final),
         manifest.name,
@@ -139,7 +151,9 @@ def _already(store: WritableStore, place: Place) -> str:
     )
 
 
-def _refuse_findings(place: Place, findings: list[Finding], checkpoint: Checkpoint) -> None:
+def _refuse_findings(
+    place: Place, findings: list[Finding], checkpoint: Checkpoint, *, what: str = "is not whole"
+) -> None:
     bad = [finding for finding in findings if finding.severity == Severity.ERROR]
     if bad or not checkpoint.readable:
         first = bad[0] if bad else None
@@ -147,8 +161,7 @@ def _refuse_findings(place: Place, findings: list[Finding], checkpoint: Checkpoi
         text = f"{first.check}: {where}{first.message}" if first else "its metadata is not readable"
         more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
         raise Findings(
-            f"{place.path} is not whole, so it was not committed: {text}{more}; `ckptctl verify` "
-            "says all"
+            f"{place.path} {what}, so it was not committed: {text}{more}; `ckptctl verify` says all"
         )
 
 
@@ -223,10 +236,16 @@ def _digests(
     context: Context,
     options: CommitOptions,
     progress: Progress | None,
+    *,
+    step: int | None,
 ) -> dict[str, tuple[int, str]]:
-    """Look at every item and hash every file, each byte read once; return size and digest."""
+    """Look at every item and hash every file, each byte read once; return size and digest.
+
+    Refuses what is not whole, and what is not all of one save.
+    """
     work = Options(workers=options.workers)
-    examiner = Examiner(store, place.path, context, work, progress)
+    plan, collected = Plan(context), Collection()
+    examiner = Examiner(store, place.path, context, work, progress, plan=plan)
     by_path: dict[str, list[Unit]] = {}
     for unit in units_of(context, work):
         by_path.setdefault(unit.path, []).append(unit)
@@ -248,7 +267,11 @@ def _digests(
         if unread:
             raise Refused(f"{place.path}: {done.unit.path}: {unread[0]}; nothing was changed")
         digests[done.unit.path] = (done.unit.size, done.digest)
+        collected.add(done.gleaned)
     _refuse_findings(place, findings, context.checkpoint)
+    context.evidence = gather(store, place, context, plan, collected, work, step=step)
+    asked = [f for check in IDENTITY_CHECKS for f in check.ask(context, None)]
+    _refuse_findings(place, asked, context.checkpoint, what="is not all of one save")
     return digests
 
 
@@ -264,9 +287,9 @@ def _manifest(
 ) -> Manifest:
     previous = commit.read_pointer(store).revision
     components: dict[str, set[int]] = {}
+    classes = Classifier(checkpoint, options.mapping)
     for item in checkpoint.items:
-        name = component_of(elements(item.fqn, checkpoint.paths_in_state.get(item.fqn)))
-        rank = item.rank
+        name, rank = classes.component(item.fqn), item.rank
         components.setdefault(name, set()).update(() if rank is None else (rank,))
     steps = {record.path: record.step for one in receipts for record in one.files}
     run_ids = {receipt.run_id for receipt in receipts} - {None}
@@ -291,7 +314,6 @@ def _manifest(
         time=now(),
         actor=actor(),
         tool=f"ckptctl {__version__}",
-        identity=dict(options.identity),
         components={name: sorted(ranks) for name, ranks in sorted(components.items())},
         previous=previous.target if previous is not None else None,
     )

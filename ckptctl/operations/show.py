@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ckptctl.errors import CkptctlError, MalformedData, NothingThere, StorageError
-from ckptctl.formats import dcp, transforms
+from ckptctl.formats import dcp
 from ckptctl.formats.itemscan import scan_items
-from ckptctl.formats.values import MAX_VALUE, decode_item
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item, ObjectEntry, TensorEntry, rank_of
+from ckptctl.model.classify import NAMES, Classifier
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Box, Shape
-from ckptctl.model.naming import COMPONENTS, component_of, elements
-from ckptctl.model.paths import is_contained
 from ckptctl.operations.locate import Place
+from ckptctl.operations.values import read_value
 from ckptctl.storage import Store
 
 _PROGRESS = ("progress", "scheduler")
@@ -139,10 +138,11 @@ class Viewer:
                 f"{fault.where.file}: {fault.message}" for fault in self.checkpoint.faults
             )
             raise _unreadable(store.url, faults)
+        self._classes = Classifier(self.checkpoint)
 
     def component(self, fqn: str) -> str:
         """Classify one key."""
-        return component_of(elements(fqn, self.checkpoint.paths_in_state.get(fqn)))
+        return self._classes.component(fqn)
 
     def describe(self) -> Description:
         """Sum up the checkpoint; a few small items are read for step and versions."""
@@ -176,8 +176,7 @@ class Viewer:
                 tensors.setdefault(name, []).append(entry)
             else:
                 objects[name] = objects.get(name, 0) + 1
-        order = ["model", *(name for name in COMPONENTS if name != "model")]
-        for name in order:
+        for name in NAMES:
             if name in tensors or name in objects:
                 entries = tensors.get(name, [])
                 dtypes: dict[str, int] = {}
@@ -269,33 +268,11 @@ class Viewer:
     def _decode(self, item: Item) -> ObjectRow:
         base = ObjectRow(item.fqn, self.component(item.fqn), item.rank)
         problem, value = "", None
-        if item.length > MAX_VALUE:
-            problem = f"{item.length} bytes, too large to show"
-        elif not is_contained(item.path):
-            problem = "its file lies outside the checkpoint"
-        else:
-            try:
-                value = decode_item(self._bytes_of(item))
-            except (MalformedData, StorageError) as error:
-                problem = str(error)
+        try:
+            value = read_value(self._store, self._place.path, self.checkpoint, item)
+        except (MalformedData, StorageError) as error:
+            problem = str(error)
         return ObjectRow(base.fqn, base.component, base.rank, value, problem)
-
-    def _bytes_of(self, item: Item) -> bytes:
-        file = self.checkpoint.files.get(item.path)
-        if file is None or item.end > file.size:
-            raise MalformedData("its bytes are not there")
-        path = f"{self._place.path}/{item.path}" if self._place.path else item.path
-        with self._store.open(path) as reader:
-            data = reader.read(item.offset, item.end)
-        reason = transforms.unreadable(item.transforms)
-        if reason:
-            raise MalformedData(reason)
-        if item.transforms:
-            out, size = transforms.decode([data], len(item.transforms), MAX_VALUE)
-            with out:
-                out.seek(0)
-                return out.read(size)
-        return data
 
     def _progress(
         self,

@@ -5,16 +5,30 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from ckptctl.checks import DIGEST_CHECKS, STRUCTURE_CHECKS, Check, Context
+from ckptctl.checks import (
+    AUDIT_CHECKS,
+    DIGEST_CHECKS,
+    IDENTITY_CHECKS,
+    STRUCTURE_CHECKS,
+    VALUE_CHECKS,
+    Check,
+    Context,
+)
 from ckptctl.commit import read_pointer, read_seal
 from ckptctl.errors import StorageError
 from ckptctl.formats import dcp
+from ckptctl.model.audit import Audit
 from ckptctl.model.checkpoint import TensorEntry
-from ckptctl.model.finding import Coverage, Finding, Report, Stage
+from ckptctl.model.evidence import Identity
+from ckptctl.model.finding import Coverage, Finding, Report, Severity, Stage
 from ckptctl.model.seal import Seal
+from ckptctl.operations import valuing
+from ckptctl.operations.auditing import audit_into
+from ckptctl.operations.evidence import coverage_of, gather, identity_of
 from ckptctl.operations.examine import Examiner
+from ckptctl.operations.gleaning import Collection, Plan
 from ckptctl.operations.locate import Place, address, not_read
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.work import (
@@ -29,6 +43,10 @@ from ckptctl.storage import Store
 SMALL_FILE = 1 << 20
 """Bytes up to which a file is hashed even by a quick look, where a manifest has its digest."""
 
+_OF_IDENTITY = frozenset(check.id for check in IDENTITY_CHECKS)
+PARTLY_READ = frozenset({"missing-rank", "malformed-entry", "unreadable-metadata"})
+"""Checks that mean that not all keys are known, so that none can be called missing."""
+
 __all__ = ["Options", "Verdict", "Verification", "verify"]
 
 
@@ -37,6 +55,7 @@ class Verdict(str, enum.Enum):
 
     OK = "ok"
     UNVERIFIED = "ok, identity unverified"
+    SUSPECT = "suspect"
     FINDINGS = "findings"
     UNFINISHED = "could not finish"
 
@@ -58,6 +77,17 @@ class Verification:
     manifest: str | None = None
     run_id: str | None = None
     problem: str = ""
+    audit: Audit | None = None
+    identity: Identity = field(default_factory=Identity)
+
+    @property
+    def doubt(self) -> Finding | None:
+        """The first reason to suspect that a file is of another step, if there is one.
+
+        A wrong name, old metadata or a copy of another checkpoint make it suspect too, but what it
+        holds is of one step.
+        """
+        return next((f for f in self.report.findings if f.check == "suspected-shard"), None)
 
 
 def verify(
@@ -84,8 +114,14 @@ def verify(
         context = Context(dcp.read(store, place.path), _seal(store, place, options))
     except StorageError as error:
         return replace(base, problem=str(error))
-    examiner = Examiner(store, place.path, context, options, progress)
+    identity = any(options.asks(check.id) for check in IDENTITY_CHECKS)
+    plan = Plan(context) if identity else None
+    collected = Collection()
+    examiner = Examiner(store, place.path, context, options, progress, plan=plan)
+    if options.values:
+        valuing.prepare(context)
     reports = [_structure(context, options)]
+    reports.append(_audit(store, place, context, options, reports[0]))
     problem = ""
     units, rest = _plan(context, options)
     reports.append(rest)
@@ -93,6 +129,7 @@ def verify(
     for done in examiner.run(units, label=url, executor=executor):
         reports.append(done.report)
         problem = problem or done.problem
+        collected.add(done.gleaned)
         context.content_faults.extend(done.faults)
         accused.extend(done.unit.path for fault in done.faults if fault.check == "altered-file")
     if accused:
@@ -103,6 +140,12 @@ def verify(
         looks = (done.report.findings for done in examiner.run(suspects, label=url))
         reports.extend(Report.of(findings) for findings in looks)
     reports.append(Report.of(_ask(DIGEST_CHECKS, context, options), _unreachable(context)))
+    if options.values:
+        asked = _ask(VALUE_CHECKS, context, options)
+        reports.append(Report.of(asked, [valuing.coverage(context)]))
+    if plan is not None and context.checkpoint.readable:
+        context.evidence = gather(store, place, context, plan, collected, options)
+        reports.append(Report.of(_ask(IDENTITY_CHECKS, context, options), coverage_of(context)))
     report = _addressed(
         Report.of(
             (finding for one in reports for finding in one.findings),
@@ -125,6 +168,8 @@ def verify(
         manifest=manifest.digest if manifest is not None else None,
         run_id=manifest.run_id if manifest is not None else None,
         problem=problem,
+        audit=context.audit,
+        identity=identity_of(context),
     )
 
 
@@ -146,6 +191,9 @@ def _plan(context: Context, options: Options) -> tuple[list[Unit], Report]:
     sealed = context.seal.manifest is not None
     if not sealed or options.sample is not None or options.part is not None:
         return units_of(context, options), Report()
+    if options.values and not options.quick:
+        units, rows = valuing.sealed_units(context, options)
+        return units, Report.of(coverage=rows)
     if not options.quick:
         return hashing_units(context), Report.of(coverage=[_covered(context, "by file digests")])
     units = hashing_units(context, largest=SMALL_FILE)
@@ -186,6 +234,8 @@ def _verdict(report: Report, options: Options, problem: str, *, sealed: bool) ->
         reason.startswith(UNFINISHED_PREFIX) for row in report.coverage for reason, _ in row.gaps
     ):
         return Verdict.UNFINISHED
+    if any(f.check in _OF_IDENTITY and f.severity is Severity.WARNING for f in report.findings):
+        return Verdict.SUSPECT
     return Verdict.OK if sealed else Verdict.UNVERIFIED
 
 
@@ -228,6 +278,18 @@ def _structure(context: Context, options: Options) -> Report:
             ),
         ],
     )
+
+
+def _audit(
+    store: Store, place: Place, context: Context, options: Options, structure: Report
+) -> Report:
+    """Ask what is complete; where the metadata itself is not whole, that has been said already."""
+    rows = audit_into(context, store, place.path, options.wanted)
+    if any(finding.check in PARTLY_READ for finding in structure.findings):
+        total = sum(row.total for row in rows)
+        gaps = (("the metadata is not whole", total),)
+        return Report.of(coverage=[Coverage(Stage.AUDIT, "keys", 0, total, gaps=gaps)])
+    return Report.of(_ask(AUDIT_CHECKS, context, options), rows)
 
 
 def _unreachable(context: Context) -> list[Coverage]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ckptctl.checks import Context
 from ckptctl.digest import algorithm_of
+from ckptctl.model.audit import Wanted
 from ckptctl.model.checkpoint import Item
 from ckptctl.model.finding import Coverage, Severity, Stage
 from ckptctl.model.observation import ItemSeen
@@ -27,6 +28,8 @@ class Options:
     ``part`` the k-th of n equal shares. ``select`` and ``ignore`` hold check ids. With
     ``require_manifest`` a checkpoint that was never committed is a finding. ``sizes_only`` trusts
     the sizes of files larger than a megabyte where a manifest states them, and looks no further.
+    With ``values`` the numbers in tensors are looked at as their bytes stream by. ``wanted`` says
+    which components must be there.
     """
 
     quick: bool = False
@@ -38,6 +41,8 @@ class Options:
     fail_on: Severity = Severity.ERROR
     require_manifest: bool = False
     sizes_only: bool = False
+    values: bool = False
+    wanted: Wanted = field(default_factory=Wanted)
 
     def with_workers(self, workers: int) -> Options:
         """Return the same options with another number of threads."""
@@ -158,7 +163,7 @@ class Tally:
             elif record.computed is not None:
                 self._checked += 1
             else:
-                _count(self._content_gaps, _left_out(self._options))
+                _count(self._content_gaps, left_out(self._options))
 
     def coverage(self, problem: str) -> list[Coverage]:
         """Return the rows of both stages."""
@@ -170,8 +175,15 @@ class Tally:
         )
         if missing and problem:
             _count(self._item_gaps, UNFINISHED_PREFIX + problem, missing)
+        items = Coverage(
+            Stage.ITEMS, "items", self._items, total, gaps=tuple(self._item_gaps.items())
+        )
+        if self._unit.expected:  # the digest of the file says more than CRCs
+            gaps = ((UNFINISHED_PREFIX + problem, 1),) if problem else ()
+            hashed = 0 if problem else 1
+            return [items, Coverage(Stage.CONTENT, "files", hashed, 1, self._bytes, gaps)]
         return [
-            Coverage(Stage.ITEMS, "items", self._items, total, gaps=tuple(self._item_gaps.items())),
+            items,
             Coverage(
                 Stage.CONTENT,
                 "records",
@@ -183,7 +195,8 @@ class Tally:
         ]
 
 
-def _left_out(options: Options) -> str:
+def left_out(options: Options) -> str:
+    """Say why the content of an item was not read."""
     if options.quick:
         return "left out by --quick"
     return "outside the sample" if options.sample is not None else "outside the part"

@@ -1,0 +1,79 @@
+"""How findings of identity name ranks, steps and what says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckptctl.checks.judgement import Judgement
+from ckptctl.checks.votes import Dissent
+from ckptctl.model.checkpoint import rank_of
+from ckptctl.model.stamps import Kind, parameter_of
+
+MOST_NAMES = 8
+
+
+def what(members: Sequence[Dissent]) -> str:
+    """Say by which of its values files vote, and what supports it."""
+    names: list[str] = []
+    parameters: list[str] = []
+    for stamp in (stamp for one in members for stamp in one.stamps):
+        if stamp.kind is Kind.OPTIMIZER:
+            parameters.append(parameter_of(stamp.key))
+        elif stamp.key not in names:
+            names.append(stamp.key)
+    if parameters:
+        names.append(f"optimizer step of {listed(list(dict.fromkeys(parameters)), 4)}")
+    support = [one.support for one in members if one.support]
+    return "; ".join((listed(names, 6), *support[:1]))
+
+
+def others(found: Judgement, step: int) -> str:
+    """Say what the other files vote."""
+    by_step: dict[int, list[str]] = {}
+    silent: list[str] = []
+    for one in found.identity.standings if found.identity.step is not None else ():
+        if not one.steps:
+            silent.append(one.file)
+        elif one.steps[0] != step:
+            by_step.setdefault(one.steps[0], []).append(one.file)
+    heard = {rank_of(path) for files in by_step.values() for path in files}
+    silent = [path for path in silent if rank_of(path) is None or rank_of(path) not in heard]
+    parts = [f"{votes(files)} {other}" for other, files in sorted(by_step.items())]
+    if silent:
+        parts.append(f"{who(silent)} {verb(silent, 'does', 'do')} not vote")
+    return ", ".join(parts) or f"the directory says {found.step}"
+
+
+def votes(files: Sequence[str]) -> str:
+    """Begin a sentence about what files vote for."""
+    return f"{who(files)} {verb(files, 'votes', 'vote')}"
+
+
+def verb(files: Sequence[str], one: str, many: str) -> str:
+    """Choose a word for one rank or for several."""
+    ranks = {rank_of(path) for path in files}
+    count = len(files) if None in ranks else len(ranks)
+    return one if count == 1 else many
+
+
+def who(files: Sequence[str]) -> str:
+    """Name files by their ranks, where the names have them."""
+    numbers = {rank_of(path) for path in files}
+    if None in numbers:
+        return listed(sorted(set(files)), MOST_NAMES)
+    ranks = sorted(rank for rank in numbers if rank is not None)
+    parts: list[str] = []
+    start = 0
+    for index in range(1, len(ranks) + 1):
+        if index == len(ranks) or ranks[index] != ranks[index - 1] + 1:
+            low, high = ranks[start], ranks[index - 1]
+            numbers_ = map(str, (low, high) if high > low else (low,))
+            parts.append(("-" if high > low + 1 else ", ").join(numbers_))
+            start = index
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed(parts, MOST_NAMES)}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """List names, not too many."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,104 @@
+"""What an item's zip directory says of its content: sizes and CRCs, read from its last bytes.
+
+Two items with equal prints hold equal bytes, up to a chance of one in four thousand million for each
+record; nothing of the payload is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+from ckptctl.formats import torchzip
+from ckptctl.model.observation import RecordSeen
+from ckptctl.storage import Reader
+
+Print = tuple[tuple[str, int, int], ...]
+"""Name, bytes and CRC-32 of the records that hold what was saved."""
+
+TAIL = 1 << 10
+"""Bytes read from an item's end: enough for the directory of one tensor."""
+
+_LARGEST_TAIL = 1 << 20
+_TOP = 0xEDB88320  # the polynomial of CRC-32, reflected
+
+
+def print_of(reader: Reader, offset: int, length: int) -> Print | None:
+    """Read the print of an item that lies at ``offset``; None where no CRCs were recorded.
+
+    Raises ``MalformedData`` where it is no item of torch's.
+    """
+    start = max(0, length - TAIL)
+    return print_in(
+        reader.read(offset + start, offset + length), length, more=_more(reader, offset)
+    )
+
+
+def _more(reader: Reader, offset: int) -> Callable[[int, int], bytes]:
+    def read(start: int, stop: int) -> bytes:
+        return reader.read(offset + start, offset + stop) if stop - start <= _LARGEST_TAIL else b""
+
+    return read
+
+
+def print_in(
+    tail: bytes, length: int, *, more: Callable[[int, int], bytes] | None = None
+) -> Print | None:
+    """Read the print of an item of ``length`` bytes from its last ones; ``more`` gives earlier ones."""
+    base = length - len(tail)
+
+    def read(start: int, stop: int) -> bytes:
+        if start >= base:
+            return tail[start - base : stop - base]
+        return more(start, stop) if more is not None else b""
+
+    heads = torchzip.read_directory(read, length).heads
+    return _print((head.name, head.size, head.crc) for head in heads)
+
+
+def print_from(records: Iterable[RecordSeen]) -> Print | None:
+    """Make the print of an item from records that were seen already."""
+    return _print((record.name, record.size, record.crc) for record in records)
+
+
+def _print(records: Iterable[tuple[str, int, int]]) -> Print | None:
+    found = tuple(
+        record for record in records if record[0] == "data.pkl" or record[0].startswith("data/")
+    )
+    if not found or any(size and not crc for _, size, crc in found):
+        return None
+    return found
+
+
+def says_something(one: Print) -> bool:
+    """Tell whether a tensor's print is of bytes that are not all zero."""
+    return any(
+        size and crc != zero_crc(size) for name, size, crc in one if name.startswith("data/")
+    )
+
+
+@lru_cache(maxsize=1024)
+def zero_crc(size: int) -> int:
+    """Return the CRC-32 of so many zero bytes, in O(log n).
+
+    Source: the matrices that zlib's ``crc32_combine`` squares.
+    """
+    state = 0xFFFFFFFF
+    row = [_TOP, *(1 << bit for bit in range(31))]  # one zero bit
+    bits = size * 8
+    while bits:
+        if bits & 1:
+            state = _times(row, state)
+        row = [_times(row, column) for column in row]
+        bits >>= 1
+    return state ^ 0xFFFFFFFF
+
+
+def _times(matrix: list[int], vector: int) -> int:
+    result, index = 0, 0
+    while vector:
+        if vector & 1:
+            result ^= matrix[index]
+        vector >>= 1
+        index += 1
+    return result

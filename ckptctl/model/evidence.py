@@ -1,0 +1,117 @@
+"""What ties the files of a checkpoint to a step and a run, as it was found; nobody judged it yet.
+
+From strong to weak: what a record of ckptctl states; content equal to another checkpoint's, which
+proves a copy; steps that a file's own counters name; counters that keep pace with their peers'; times.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ckptctl.model.records import Receipt
+from ckptctl.model.stamps import Counter, RunMark, Stamp
+
+
+class Likeness(enum.Enum):
+    """What a probe is of; a moment of a trained parameter and a count change at every step."""
+
+    MOMENT = "moment"
+    WEIGHT = "weight"
+    COUNT = "count"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """An item that was compared with its like in another checkpoint; all-zero ones are left out."""
+
+    file: str
+    fqn: str
+    kind: Likeness
+    equal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Another checkpoint of the same root, compared file by file.
+
+    ``step`` is the one its name or manifest states. ``probes`` are what was compared closely;
+    ``alike`` names the files of which all that was compared is equal, ``unlike`` those of which
+    something differs. ``saved_as_one`` is true where both metadata carry one save id. ``modified``
+    are times of its files. ``kin`` names, for further checkpoints, which of its files they hold too.
+    """
+
+    name: str
+    step: int | None = None
+    probes: tuple[Probe, ...] = ()
+    alike: frozenset[str] = frozenset()
+    unlike: frozenset[str] = frozenset()
+    saved_as_one: bool = False
+    modified: Mapping[str, float] = field(default_factory=dict)
+    kin: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All of it for one checkpoint.
+
+    ``files`` are the data files in use. ``declared`` is the step that the manifest states, else
+    the directory's name; ``named`` is the part of the path that says so. ``makers`` hold, for each
+    file, the ranges of torch releases that write such items. ``gaps`` say what was not looked at.
+    """
+
+    files: tuple[str, ...] = ()
+    declared: int | None = None
+    named: str = ""
+    stamps: tuple[Stamp, ...] = ()
+    counters: tuple[Counter, ...] = ()
+    runs: tuple[RunMark, ...] = ()
+    makers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    receipts: tuple[Receipt, ...] = ()
+    neighbours: tuple[Neighbour, ...] = ()
+    gaps: tuple[str, ...] = ()
+
+
+class Source(enum.Enum):
+    """How a file's step is known: from best to not at all."""
+
+    RECORDED = "recorded"
+    COUNTED = "counted"
+    PEERS = "in step with its peers"
+    NONE = "nothing says it"
+    AT_ODDS = "at odds with the rest"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of one file: the step it is of as far as it says so, and how that is known."""
+
+    file: str
+    source: Source
+    steps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The step that a checkpoint as a whole is of, and how each of its files is known to be of it.
+
+    ``one_run`` is true where nothing could be of another run: there is one file, or all name one;
+    ``runs`` are the names of runs that files hold.
+    """
+
+    step: int | None = None
+    standings: tuple[Standing, ...] = ()
+    one_run: bool = False
+    runs: tuple[str, ...] = ()
+
+    def of(self, source: Source) -> tuple[str, ...]:
+        """Name the files that are known in this way."""
+        return tuple(one.file for one in self.standings if one.source is source)
+
+    @property
+    def agreed(self) -> bool:
+        """True if every file states one step by itself."""
+        good = (Source.COUNTED, Source.RECORDED)
+        return bool(self.standings) and all(one.source in good for one in self.standings)

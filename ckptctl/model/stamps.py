@@ -1,0 +1,229 @@
+"""Which small values tell the step of a save, by their names: counters of progress, steps of Adam.
+
+Nothing in a shard says which save it belongs to. Some of what it holds counts, though: the steps
+taken (absolutely), or how far one rank has read its data (comparable with what its peers say).
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ckptctl.model.naming import locate_component, rank_element
+
+MOST_BYTES = 64 << 10
+"""Bytes of an item above which nobody looks for counters in it."""
+
+_STEPS = frozenset(
+    {
+        *("step", "global_step", "global_steps", "iteration", "current_step", "current_iteration"),
+        *("train_step", "optimizer_step", "num_updates"),
+    }
+)
+_SCHEDULER = {"last_epoch": 0, "_step_count": -1}
+_RUNS = frozenset({"run_id", "run_uuid", "wandb_run_id", "wandb_id", "experiment_id"})
+_MOVES = re.compile(
+    r"pos(ition)?$|cursor|yield|consumed|seen|processed|fetched|served|(batch|sample)_idx"
+    r"|(^|_)offset$|(^|_)(step|iter|iteration|batch_index|sample_index)$"
+)
+_SHARD = re.compile(r"/shard_[\d.]+_[\d.]+$")
+_MOMENTS = frozenset(
+    {
+        *("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg"),
+        *("acc_delta", "exp_avg_sq_row", "exp_avg_sq_col", "exp_inf"),
+    }
+)
+_LOOKED_UP = re.compile(r"emb|(^|[._])w[tp]e([._]|$)|tok(en)?s?[._]|lookup|vocab|lm_head", re.I)
+_WIDEST, _DEEPEST, _MOST = 64, 8, 512
+
+Path = tuple[str | int, ...]
+
+
+class Kind(enum.Enum):
+    """What counts, the most telling first."""
+
+    PROGRESS = "progress"
+    OPTIMIZER = "optimizer"
+    GROUP = "parameter group"
+    SCHEDULER = "scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """One absolute step that a file holds.
+
+    ``key`` is equal for what different ranks keep under one name: their numbers are taken out.
+    """
+
+    file: str
+    key: str
+    kind: Kind
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A number that each rank keeps for itself; ``moves`` if its name says that it grows by the step."""
+
+    file: str
+    key: str
+    value: float
+    moves: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunMark:
+    """The name of a run that a file holds."""
+
+    file: str
+    key: str
+    text: str
+
+
+def tells(path: Path, *, scalar: bool, item: bool) -> bool:
+    """Tell by a key's path whether its item may hold a counter; ``scalar`` is a tensor of no dimension.
+
+    ``item`` is False for a tensor with dimensions, which never does.
+    """
+    if not item:
+        return False
+    component, _ = locate_component(path)
+    last = _leaf(path)
+    if component == "optimizer":
+        whole = not scalar and _SHARD.search(last) is not None and "optimizer/" in last
+        return last == "step" or whole or (not scalar and last == "param_groups")
+    if component in ("progress", "scheduler"):
+        return not scalar or last in _STEPS or last in _SCHEDULER
+    if component == "rng":
+        return not scalar and re.search(r"np|numpy", last) is not None
+    if component == "data":
+        return True
+    if component == "model":
+        return False
+    return last in _STEPS or last in _SCHEDULER or (not scalar and last in _RUNS)
+
+
+def counts_steps(path: Path) -> bool:
+    """Tell whether a key holds one number that changes at every step."""
+    return _stamp("", path, 1) is not None
+
+
+def stamps_of(
+    file: str, path: Path, value: object, *, alone: bool
+) -> Iterator[Stamp | Counter | RunMark]:
+    """Yield what one decoded value says; ``alone`` if each rank saved on its own."""
+    for inner, leaf in leaves(value):
+        full = (*path, *inner)
+        found = _stamp(file, full, leaf) or _run(file, full, leaf)
+        if found is not None:
+            yield found
+        if isinstance(leaf, int | float) and not isinstance(leaf, bool):
+            counter = _counter(file, full, float(leaf), alone=alone)
+            if counter is not None:
+                yield counter
+
+
+def _stamp(file: str, path: Path, value: object) -> Stamp | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not 0 <= value < 1 << 53 or int(value) != value:
+        return None
+    component, _ = locate_component(path)
+    last, key = _leaf(path), key_of(path)
+    if component == "optimizer":
+        if last != "step":
+            return None
+        kind = Kind.GROUP if "param_groups" in key.split(".") else Kind.OPTIMIZER
+        return Stamp(file, key, kind, int(value))
+    if component in ("data", "rng", "model"):
+        return None
+    if last in _SCHEDULER:
+        step = int(value) + _SCHEDULER[last]
+        return Stamp(file, key, Kind.SCHEDULER, step) if step >= 0 else None
+    if last in _STEPS and component in ("progress", "other", None):
+        return Stamp(file, key, Kind.PROGRESS, int(value))
+    return None
+
+
+def _run(file: str, path: Path, value: object) -> RunMark | None:
+    if isinstance(value, str) and value and _leaf(path) in _RUNS:
+        return RunMark(file, key_of(path), value[:200])
+    return None
+
+
+def _counter(file: str, path: Path, value: float, *, alone: bool) -> Counter | None:
+    component, _ = locate_component(path)
+    ranked = any(rank_element(element) is not None for element in path)
+    if component not in ("data", "rng", "progress") or not (ranked or alone):
+        return None
+    if component == "rng" and path[-1] not in (2, "pos"):
+        return None  # of numpy's generator only the position counts: what it has drawn so far
+    moves = component != "rng" and any(
+        isinstance(element, str) and _MOVES.search(element.lower()) for element in path[-1:]
+    )
+    return Counter(file, key_of(path), value, moves)
+
+
+def key_of(path: Sequence[str | int]) -> str:
+    """Write a path as one name in which every rank's number is ``*``."""
+    words = []
+    for element in path:
+        text = str(element)
+        words.append(re.sub(r"\d+$", "*", text) if rank_element(element) is not None else text)
+    return ".".join(words)
+
+
+def _leaf(path: Sequence[str | int]) -> str:
+    return str(path[-1]).rpartition(".")[2].lower() if path else ""
+
+
+def leaves(value: object) -> Iterator[tuple[Path, int | float | str]]:
+    """Yield the numbers and texts inside plain containers with their paths, within bounds."""
+    left = _MOST
+
+    def walk(one: object, path: Path) -> Iterator[tuple[Path, int | float | str]]:
+        nonlocal left
+        left -= 1
+        if left < 0 or len(path) > _DEEPEST:
+            return
+        if isinstance(one, int | float | str):
+            yield path, one
+        elif isinstance(one, dict):
+            for key, inner in list(one.items())[:_WIDEST]:
+                yield from walk(inner, (*path, key if isinstance(key, str | int) else str(key)))
+        elif isinstance(one, list | tuple) and len(one) <= _WIDEST:
+            for number, inner in enumerate(one):
+                yield from walk(inner, (*path, number))
+
+    yield from walk(value, ())
+
+
+def moment_of(fqn: str) -> tuple[str, str] | None:
+    """Split the key of an optimizer's moment into parameter and moment; None for other keys.
+
+    What a moment says: a parameter that is trained changes it at every step.
+    """
+    words = fqn.split(".")
+    if words[-1] in _MOMENTS:
+        rest = words[:-1]
+        if "state" in rest:
+            rest = rest[rest.index("state") + 1 :]
+        return ".".join(rest), words[-1]
+    for index, word in enumerate(words):
+        if word in _MOMENTS and "state" in words[:index]:
+            return ".".join(words[index + 1 :]), word
+    return None
+
+
+def parameter_of(key: str) -> str:
+    """Return the parameter of which ``key`` is the optimizer's step."""
+    words = key.split(".")
+    rest = words[words.index("state") + 1 :] if "state" in words else words
+    return ".".join(rest[:-1] if rest and rest[-1] == "step" else rest[1:])
+
+
+def looked_up(fqn: str) -> bool:
+    """Tell by its name whether rows of a tensor may stay untouched for long: embeddings."""
+    return _LOOKED_UP.search(fqn) is not None

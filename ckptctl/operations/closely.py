@@ -1,0 +1,143 @@
+"""Comparing files item by item with another checkpoint, each item found by its key and its box."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+
+from ckptctl.checks import Context
+from ckptctl.commit.read import join
+from ckptctl.errors import MalformedData, NotFound
+from ckptctl.formats import dcp
+from ckptctl.formats.prints import print_of, says_something
+from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item
+from ckptctl.model.evidence import Likeness, Probe
+from ckptctl.model.stamps import moment_of, parameter_of
+from ckptctl.operations.gleaning import Plan
+from ckptctl.storage import Reader, Store
+
+_MOST_ITEMS = 32
+_ELSEWHERE = 3
+_MOST_METADATA = 64 << 20
+
+
+def closely(
+    store: Store,
+    base: str,
+    context: Context,
+    plan: Plan,
+    other_store: Store,
+    other_base: str,
+    paths: Iterable[str],
+) -> list[Probe]:
+    """Compare up to 32 items of each file, and pieces of the same tensors in other files.
+
+    Raises ``StorageError`` where either checkpoint cannot be read, ``MalformedData`` where the
+    other's metadata cannot be used.
+    """
+    chosen = _choose(context, plan, set(paths))
+    with other_store.open(join(other_base, _metadata_of(other_store, other_base))) as reader:
+        if reader.size > _MOST_METADATA:
+            raise MalformedData("its metadata is too large to compare with")
+    other = dcp.read(other_store, other_base)
+    if not other.readable:
+        raise MalformedData("its metadata cannot be read")
+    twins = _twins(other, {item.fqn for item in chosen})
+    boxes = BoxIndex(other)
+    found: list[Probe] = []
+    with ExitStack() as stack:
+        readers: dict[tuple[bool, str], Reader] = {}
+
+        def opened(*, own: bool, path: str) -> Reader:
+            if (own, path) not in readers:
+                if len(readers) > _MOST_ITEMS:
+                    stack.pop_all().close()
+                    readers.clear()
+                where = (
+                    store.open(join(base, path))
+                    if own
+                    else other_store.open(join(other_base, path))
+                )
+                readers[own, path] = stack.enter_context(where)
+            return readers[own, path]
+
+        for item in chosen:
+            twin = twins.get((item.fqn, item.offsets))
+            if twin is None or item.transforms or twin.transforms:
+                continue
+            here, there = context.boxes.box(item), boxes.box(twin)
+            if (here and here.sizes) != (there and there.sizes):
+                continue
+            try:
+                mine = print_of(opened(own=True, path=item.path), item.offset, item.length)
+                theirs = print_of(opened(own=False, path=twin.path), twin.offset, twin.length)
+            except (MalformedData, NotFound):
+                continue
+            kind = plan.kind(item.fqn)
+            if mine is None or theirs is None or kind is None:
+                continue
+            if kind is Likeness.COUNT or says_something(mine) or says_something(theirs):
+                found.append(Probe(item.path, item.fqn, kind, mine == theirs))
+    return found
+
+
+def _metadata_of(store: Store, base: str) -> str:
+    names = dcp.metadata_files(entry.name for entry in store.entries(base))
+    if not names:
+        raise MalformedData("it has no metadata")
+    return names[0]
+
+
+def _choose(context: Context, plan: Plan, paths: set[str]) -> list[Item]:
+    """Choose what to compare: items of these files, then of the same tensors elsewhere."""
+    items = context.checkpoint.items
+    held: dict[str, list[int]] = {}
+    for index, path in enumerate(items.paths):
+        if path in paths and path in context.present and plan.kind(items.fqns[index]) is not None:
+            held.setdefault(path, []).append(index)
+    chosen: list[int] = []
+    for members in held.values():
+        chosen += _spread(members, context, plan)
+    fqns = {items.fqns[index] for index in chosen}
+    parameters = {parts[0] for fqn in fqns if (parts := moment_of(fqn)) is not None}
+    elsewhere: dict[str, int] = {}
+    for index, fqn in enumerate(items.fqns):
+        if items.paths[index] not in context.present:
+            continue
+        inside = items.paths[index] in paths
+        steps = (
+            plan.kind(fqn) is Likeness.COUNT
+            and fqn.endswith("step")
+            and parameter_of(fqn) in parameters
+        )
+        if (steps and fqn not in fqns) or (not inside and fqn in fqns):
+            elsewhere[fqn] = elsewhere.get(fqn, 0) + 1
+            if elsewhere[fqn] <= _ELSEWHERE:
+                chosen.append(index)
+    return [items[index] for index in sorted(chosen, key=lambda i: (items.paths[i], i))]
+
+
+def _spread(members: list[int], context: Context, plan: Plan) -> list[int]:
+    """Choose the largest moments and weights, some spread over the rest, and the counters."""
+    items = context.checkpoint.items
+    by_kind: dict[Likeness, list[int]] = {}
+    for index in sorted(members, key=lambda i: (-items.lengths[i], items.fqns[i])):
+        kind = plan.kind(items.fqns[index])
+        if kind is not None:
+            by_kind.setdefault(kind, []).append(index)
+    found = by_kind.get(Likeness.COUNT, [])[: _MOST_ITEMS // 4]
+    moments, weights = by_kind.get(Likeness.MOMENT, []), by_kind.get(Likeness.WEIGHT, [])
+    for group, most in ((moments, _MOST_ITEMS // 2), (weights, _MOST_ITEMS - 20)):
+        first, rest = group[: most // 2], group[most // 2 :]
+        stride = max(1, len(rest) // max(1, most - len(first)))
+        found = [*found, *first, *rest[::stride][: most - len(first)]]
+    return found
+
+
+def _twins(other: Checkpoint, fqns: set[str]) -> dict[tuple[str, tuple[int, ...] | None], Item]:
+    items = other.items
+    return {
+        (fqn, items.origins[index]): items[index]
+        for index, fqn in enumerate(items.fqns)
+        if fqn in fqns
+    }

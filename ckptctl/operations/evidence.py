@@ -1,0 +1,100 @@
+"""Gathering all that ties a checkpoint's files to a step and a run, and saying how far it reaches."""
+
+from __future__ import annotations
+
+from ckptctl import commit
+from ckptctl.checks import Context
+from ckptctl.checks.identity import COMPARING
+from ckptctl.checks.judgement import judge
+from ckptctl.errors import MalformedData, StorageError
+from ckptctl.model.evidence import Evidence, Identity, Source
+from ckptctl.model.finding import Coverage, Stage
+from ckptctl.model.records import RECEIPTS, Receipt
+from ckptctl.operations.gleaning import Collection, Plan
+from ckptctl.operations.locate import Place
+from ckptctl.operations.neighbours import named_part, neighbours_of
+from ckptctl.operations.work import Options
+from ckptctl.storage import Store
+
+_MOST_NAMED = 12
+_MOST_RECEIPTS = 1 << 14
+
+
+def gather(
+    store: Store,
+    place: Place,
+    context: Context,
+    plan: Plan,
+    collected: Collection,
+    options: Options,
+    *,
+    step: int | None = None,
+) -> Evidence:
+    """Put together what was picked up, the records of ckptctl, and what neighbours tell.
+
+    ``step`` is the declared one where it is neither the manifest's nor in the directory's name.
+    """
+    gaps: list[str] = []
+    manifest = context.seal.manifest
+    declared = manifest.step if manifest is not None and manifest.step is not None else step
+    named, by_name = named_part(store, place)
+    compared = any(options.asks(check) for check in COMPARING)
+    return Evidence(
+        files=tuple(sorted(context.present)),
+        declared=by_name if declared is None else declared,
+        named=named,
+        stamps=tuple(collected.stamps),
+        counters=tuple(collected.counters),
+        runs=tuple(collected.runs),
+        makers=dict(collected.makers),
+        receipts=tuple(_receipts(store, place, context, gaps)),
+        neighbours=tuple(
+            neighbours_of(store, place, context, plan, collected.prints, workers=options.workers)
+            if compared
+            else ()
+        ),
+        gaps=tuple(gaps),
+    )
+
+
+def _receipts(store: Store, place: Place, context: Context, gaps: list[str]) -> list[Receipt]:
+    paths = [p for p in context.checkpoint.files if p.startswith(f"{RECEIPTS}/rank-")]
+    try:
+        return commit.read_receipts(store, place.path, paths[:_MOST_RECEIPTS])
+    except MalformedData as error:
+        gaps.append(f"a receipt is damaged: {error}")
+    except StorageError as error:
+        gaps.append(f"a receipt could not be read: {error}")
+    return []
+
+
+def coverage_of(context: Context) -> list[Coverage]:
+    """Say for how many files something tells their step, and name the others."""
+    identity = judge(context).identity
+    files = identity.standings
+    silent = identity.of(Source.NONE)
+    verb = "is" if len(silent) == 1 else "are"
+    gap = f"nothing says which step {_listed(silent)} {verb} of"
+    gaps = [(gap, len(silent))] if silent else []
+    rows = [
+        Coverage(Stage.IDENTITY, "files", len(files) - len(silent), len(files), gaps=tuple(gaps))
+    ]
+    found = context.evidence.neighbours
+    if found:
+        bad = [
+            (f"{one.name} could not be compared: {one.problem}", 1) for one in found if one.problem
+        ]
+        done = len(found) - len(bad)
+        rows.append(Coverage(Stage.IDENTITY, "neighbours", done, len(found), gaps=tuple(bad)))
+    return rows
+
+
+def identity_of(context: Context) -> Identity:
+    """Return the step of a checkpoint and how each file is known to be of it."""
+    return judge(context).identity
+
+
+def _listed(files: tuple[str, ...]) -> str:
+    """List files by name, not too many."""
+    more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
+    return ", ".join(files[:_MOST_NAMED]) + more

@@ -1,0 +1,241 @@
+"""Picking up what tells of step and run while a checkpoint's bytes go by, so that none is read twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ckptctl.checks import Context
+from ckptctl.errors import MalformedData, UnsafeData
+from ckptctl.formats.prints import TAIL, Print, print_from, print_in
+from ckptctl.formats.values import decode_item, decode_pickle
+from ckptctl.model.checkpoint import Entry, Item, ObjectEntry, TensorEntry
+from ckptctl.model.evidence import Likeness
+from ckptctl.model.naming import component_of, elements
+from ckptctl.model.observation import ItemSeen
+from ckptctl.model.stamps import (
+    MOST_BYTES,
+    Counter,
+    Path,
+    RunMark,
+    Stamp,
+    counts_steps,
+    moment_of,
+    stamps_of,
+    tells,
+)
+
+_MOST_STEPS, _MOST_OBJECTS = 16, 64
+_MOST_TAIL = 4 * TAIL
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where an item lies whose content is compared with its like in other checkpoints."""
+
+    path: str
+    offset: int
+    length: int
+    fqn: str
+    kind: Likeness
+
+
+@dataclass(frozen=True, slots=True)
+class Gleaned:
+    """What was picked up in one file: what it says, prints by offset, and who wrote its items."""
+
+    path: str
+    says: tuple[Stamp | Counter | RunMark, ...] = ()
+    prints: Mapping[int, Print] = field(default_factory=dict)
+    makers: frozenset[str] = frozenset()
+
+
+class Plan:
+    """Which items of a checkpoint to pick up; derived from names and lengths alone."""
+
+    def __init__(self, context: Context) -> None:
+        """Choose counters by their names, and for each file a few items to compare."""
+        checkpoint = context.checkpoint
+        self._entries = checkpoint.entries
+        self._paths = checkpoint.paths_in_state
+        self._alone = checkpoint.replicated
+        self._kinds: dict[str, tuple[bool, Likeness | None]] = {}
+        self.kept: dict[str, dict[int, Item]] = {}
+        self.spots: dict[str, list[Spot]] = {}
+        items = checkpoint.items
+        counts: dict[tuple[str, Likeness | None], int] = {}
+        best: dict[str, dict[Likeness, list[tuple[int, int]]]] = {}
+        for index, (fqn, path) in enumerate(zip(items.fqns, items.paths, strict=True)):
+            wanted, kind = self._look(fqn)
+            length = items.lengths[index]
+            if wanted and length <= MOST_BYTES:
+                most = _MOST_STEPS if kind is Likeness.COUNT else _MOST_OBJECTS
+                counts[path, kind] = counts.get((path, kind), 0) + 1
+                if counts[path, kind] <= most:
+                    self.kept.setdefault(path, {})[items.offsets[index]] = items[index]
+            if kind is not None and index not in items.transforms:
+                held = best.setdefault(path, {}).setdefault(kind, [])
+                held.append((-length, index))
+                if len(held) > 8:
+                    held.sort()
+                    del held[2:]
+        for path, by_kind in best.items():
+            chosen = [
+                index
+                for kind, most in ((Likeness.MOMENT, 2), (Likeness.WEIGHT, 1), (Likeness.COUNT, 1))
+                for _, index in sorted(by_kind.get(kind, ()))[:most]
+            ]
+            self.spots[path] = [self.spot(items[index]) for index in chosen[:3]]
+
+    def _look(self, fqn: str) -> tuple[bool, Likeness | None]:
+        known = self._kinds.get(fqn)
+        if known is None:
+            known = self._classify(fqn, self._entries.get(fqn))
+            self._kinds[fqn] = known
+        return known
+
+    def path_of(self, fqn: str) -> Path:
+        """Return the elements of a key."""
+        return elements(fqn, self._paths.get(fqn))
+
+    def _classify(self, fqn: str, entry: Entry | None) -> tuple[bool, Likeness | None]:
+        path = self.path_of(fqn)
+        if isinstance(entry, TensorEntry) and entry.shape != ():
+            if not entry.dtype.startswith(("float", "bfloat")) or not entry.numel:
+                return False, None
+            if moment_of(fqn) is not None:
+                return False, Likeness.MOMENT
+            component = component_of(path)
+            return False, Likeness.WEIGHT if component in ("model", "optimizer") else None
+        scalar = isinstance(entry, TensorEntry)
+        wanted = tells(path, scalar=scalar, item=scalar or isinstance(entry, ObjectEntry))
+        return wanted, Likeness.COUNT if wanted and counts_steps(path) else None
+
+    def kind(self, fqn: str) -> Likeness | None:
+        """Return what an item of this key proves where it is equal, None for nothing."""
+        return self._look(fqn)[1]
+
+    def spot(self, item: Item) -> Spot:
+        """Describe where an item lies."""
+        kind = self.kind(item.fqn) or Likeness.WEIGHT
+        return Spot(item.path, item.offset, item.length, item.fqn, kind)
+
+    def gleaner(self, path: str) -> Gleaner:
+        """Return what picks up in one file."""
+        return Gleaner(self, path, alone=self._alone)
+
+
+class Gleaner:
+    """Picks up in one file, or in a part of it."""
+
+    def __init__(self, plan: Plan, path: str, *, alone: bool) -> None:
+        """Start empty."""
+        self._plan, self._path, self._alone = plan, path, alone
+        self._kept = plan.kept.get(path, {})
+        self._spots = {spot.offset: spot for spot in plan.spots.get(path, ())}
+        self._says: list[Stamp | Counter | RunMark] = []
+        self._prints: dict[int, Print] = {}
+        self._makers: set[str] = set()
+
+    def wants(self, item: Item) -> bool:
+        """Tell whether the whole of an item is to be kept."""
+        return item.offset in self._kept
+
+    def add(self, seen: ItemSeen) -> None:
+        """Take what an item that was looked at says."""
+        if seen.faults or seen.unread:
+            return
+        if seen.torch_versions:
+            self._makers.add(seen.torch_versions)
+        if seen.item.offset in self._spots:
+            self._note(seen.item.offset, print_from(seen.records))
+        if seen.body:
+            self._decode(seen.item.fqn, seen.body)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return the byte ranges of the file to keep where it is only hashed, in order."""
+        found = {(item.offset, item.end) for item in self._kept.values() if not item.transforms}
+        for spot in self._spots.values():
+            found.add((spot.offset + max(0, spot.length - _MOST_TAIL), spot.offset + spot.length))
+        return sorted(found)
+
+    def add_bytes(self, pieces: Mapping[tuple[int, int], bytes]) -> None:
+        """Take what was kept of a file that was only hashed."""
+        for spot in self._spots.values():
+            start = spot.offset + max(0, spot.length - _MOST_TAIL)
+            tail = pieces.get((start, spot.offset + spot.length), b"")
+            try:
+                self._note(spot.offset, print_in(tail, spot.length))
+            except MalformedData:
+                continue  # damage is reported by the digest
+        for item in self._kept.values():
+            body = pieces.get((item.offset, item.end))
+            if body:
+                self._decode(item.fqn, body)
+
+    def _note(self, offset: int, found: Print | None) -> None:
+        if found is not None:
+            self._prints[offset] = found
+
+    def _decode(self, fqn: str, body: bytes) -> None:
+        try:
+            value = decode_item(body)
+            if isinstance(value, bytes) and value[:1] == b"\x80":
+                value = decode_pickle(value)
+        except (MalformedData, UnsafeData):
+            return  # reported elsewhere; it says nothing here
+        path = self._plan.path_of(fqn)
+        self._says.extend(stamps_of(self._path, path, value, alone=self._alone))
+
+    def done(self) -> Gleaned:
+        """Return what was picked up."""
+        return Gleaned(self._path, tuple(self._says), self._prints, frozenset(self._makers))
+
+
+@dataclass(slots=True)
+class Collection:
+    """What was picked up in all files, each thing once though its file was looked at twice."""
+
+    stamps: dict[Stamp, None] = field(default_factory=dict)
+    counters: dict[Counter, None] = field(default_factory=dict)
+    runs: dict[RunMark, None] = field(default_factory=dict)
+    makers: dict[str, frozenset[str]] = field(default_factory=dict)
+    prints: dict[tuple[str, int], Print] = field(default_factory=dict)
+
+    def add(self, gleaned: Gleaned | None) -> None:
+        """Add what one worker picked up."""
+        if gleaned is None:
+            return
+        for one in gleaned.says:
+            if isinstance(one, Stamp):
+                self.stamps[one] = None
+            elif isinstance(one, Counter):
+                self.counters[one] = None
+            else:
+                self.runs[one] = None
+        before = self.makers.get(gleaned.path, frozenset())
+        self.makers[gleaned.path] = before | gleaned.makers
+        self.prints.update({(gleaned.path, at): one for at, one in gleaned.prints.items()})
+
+
+class Catcher:
+    """Cuts byte ranges out of a file's blocks as they stream by; no block is kept whole."""
+
+    def __init__(self, ranges: list[tuple[int, int]]) -> None:
+        """Take ranges in the order of their starts; they may overlap."""
+        self._waiting = list(reversed(ranges))
+        self._open: dict[tuple[int, int], bytearray] = {}
+        self.pieces: dict[tuple[int, int], bytes] = {}
+        self._position = 0
+
+    def feed(self, block: memoryview) -> None:
+        """Take the bytes that follow."""
+        start, stop = self._position, self._position + len(block)
+        self._position = stop
+        while self._waiting and self._waiting[-1][0] < stop:
+            self._open[self._waiting.pop()] = bytearray()
+        for one in list(self._open):
+            low, high = max(one[0], start), min(one[1], stop)
+            self._open[one] += block[low - start : high - start]
+            if one[1] <= stop:
+                self.pieces[one] = bytes(self._open.pop(one))

@@ -1,0 +1,266 @@
+"""Comparing a checkpoint with others of its root: sizes, digests in manifests, CRCs in items' ends.
+
+Of the others only names, small metadata and the last bytes of a few items are read, never a payload.
+First two or three items of each file are compared where they lie here; only files of which all of
+these are equal are compared closely, item by item through the other checkpoint's own metadata.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from ckptctl import commit
+from ckptctl.checks import Context
+from ckptctl.errors import CkptctlError, MalformedData, NotFound, StorageError
+from ckptctl.formats import dcp
+from ckptctl.formats.prints import Print, print_of, says_something
+from ckptctl.model.evidence import Likeness, Neighbour
+from ckptctl.model.naming import CheckpointName, parse_name
+from ckptctl.model.records import MANIFEST, Manifest
+from ckptctl.operations.closely import closely
+from ckptctl.operations.gleaning import Plan, Spot
+from ckptctl.operations.locate import Place, split
+from ckptctl.storage import Entry, Store, open_store
+
+MOST_NEIGHBOURS = 4
+_MOST_OPENED = 8000
+_MOST_LOOKED_AT = 16
+_MOST_CLOSE = 64
+_SAVE_ID_TAIL = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Sibling:
+    """Another checkpoint of the same root: where it is, and its files by name."""
+
+    store: Store
+    path: str
+    name: str
+    step: int | None
+    files: Mapping[str, Entry]
+
+
+def named_part(store: Store, place: Place) -> tuple[str, int | None]:
+    """Return the part of a checkpoint's path that names its step, and the step; else its own name."""
+    parts = place.path.split("/") if place.path else []
+    root = split(store.url)[1]
+    for part in reversed([root, *parts]):
+        step = parse_name(part).step
+        if step is not None and (step == place.name.step or not part.isdigit()):
+            return part, step
+    return parts[-1] if parts else root, place.name.step
+
+
+def siblings(store: Store, place: Place) -> Iterator[Sibling]:
+    """Yield the other checkpoints of the root, the nearest by step first, those without one last.
+
+    Of a checkpoint in parts (``checkpoint-6/optimizer_0``) the same part of the others. A checkpoint
+    that was opened as a root by itself has none.
+    """
+    parts = place.path.split("/") if place.path else []
+    if not parts:
+        return
+    part, own = named_part(store, place)
+    at = max((i for i, one in enumerate(parts) if one == part), default=len(parts) - 1)
+    parent, name = split(store.url)
+    if own is not None and part not in parts and part == name and parent:
+        store, parts, at = open_store(parent), [name, *parts], 0  # the root is the step's directory
+    above = "/".join(parts[:at])
+    found: list[tuple[CheckpointName, str]] = []
+    for entry in store.entries(above):
+        name_ = parse_name(entry.name)
+        # a link is another name of a checkpoint and no other checkpoint
+        other = entry.kind == "directory" and entry.target is None and entry.name != parts[at]
+        if other and not name_.staging and not entry.name.startswith(("ckptctl.", ".")):
+            found.append((name_, "/".join([entry.path, *parts[at + 1 :]])))
+
+    def distance(one: tuple[CheckpointName, str]) -> tuple[bool, int, int, str]:
+        step = one[0].step
+        same = itertools.takewhile(
+            lambda ab: ab[0] == ab[1], zip(one[0].text, parts[at], strict=False)
+        )
+        like = len(list(same))
+        far = -(step or 0) if own is None else abs((step or 0) - own)
+        return step is None, far, -like, one[1]
+
+    for name_, path in sorted(found, key=distance)[:_MOST_LOOKED_AT]:
+        try:
+            entries = store.entries(path)
+        except NotFound:
+            continue
+        if dcp.metadata_files(entry.name for entry in entries):
+            files = {entry.name: entry for entry in entries if entry.kind == "file"}
+            yield Sibling(store, path, path, name_.step, files)
+
+
+def neighbours_of(
+    store: Store,
+    place: Place,
+    context: Context,
+    plan: Plan,
+    prints: Mapping[tuple[str, int], Print],
+    *,
+    workers: int = 1,
+) -> list[Neighbour]:
+    """Compare a checkpoint with up to four others of its root.
+
+    ``prints`` are those that were picked up of its own items. What cannot be read of another
+    checkpoint is said in its ``problem``; nothing is raised for it.
+    """
+    most = max(1, min(MOST_NEIGHBOURS, _MOST_OPENED // max(1, len(context.present))))
+    found: list[Neighbour] = []
+    try:
+        known = list(itertools.islice(siblings(store, place), _MOST_LOOKED_AT))
+        for sibling in known[:most]:
+            one = _compare(store, place, context, plan, prints, sibling, workers)
+            if one.alike and one.unlike:
+                one = replace(one, kin=_kin(sibling, known, plan, one.alike | one.unlike))
+            found.append(one)
+    except CkptctlError as error:
+        found.append(Neighbour(place.path.rpartition("/")[0] or ".", problem=str(error)))
+    return found
+
+
+def _kin(
+    sibling: Sibling, known: list[Sibling], plan: Plan, files: frozenset[str]
+) -> dict[str, frozenset[str]]:
+    """Find what a checkpoint that shares some files shares with others: it may be the mixed one."""
+    found: dict[str, frozenset[str]] = {}
+    spots = [plan.spots[path][0] for path in sorted(files)[:_MOST_CLOSE]]
+    own = dict(_prints_at(sibling, spots))
+    for other in known:
+        if other.path != sibling.path:
+            theirs = dict(_prints_at(other, [spot for spot in spots if spot.path in own]))
+            found[other.name] = frozenset(p for p, one in theirs.items() if own[p] == one)
+    return found
+
+
+def _prints_at(sibling: Sibling, spots: list[Spot]) -> Iterator[tuple[str, Print]]:
+    for spot in spots:
+        entry = sibling.files.get(spot.path)
+        if entry is None or entry.size < spot.offset + spot.length:
+            continue
+        try:
+            with sibling.store.open(f"{sibling.path}/{spot.path}") as reader:
+                found = print_of(reader, spot.offset, spot.length)
+        except (StorageError, MalformedData):
+            continue
+        if found is not None and counts(spot.kind, found):
+            yield spot.path, found
+
+
+def _compare(
+    store: Store,
+    place: Place,
+    context: Context,
+    plan: Plan,
+    prints: Mapping[tuple[str, int], Print],
+    sibling: Sibling,
+    workers: int,
+) -> Neighbour:
+    times = {n: e.modified for n, e in sibling.files.items() if e.modified is not None}
+    found = Neighbour(sibling.name, sibling.step, modified=times)
+    try:
+        manifest = _manifest(sibling)
+        if manifest is not None and manifest.step is not None:
+            found = replace(found, step=manifest.step)
+        found = replace(found, saved_as_one=_saved_as_one(sibling, context))
+        answers = _by_digest(context.seal.manifest, manifest, plan)
+        rest = [path for path in plan.spots if path in context.present and path not in answers]
+        answers |= _by_prints(sibling, context, plan, prints, rest, workers)
+        alike = sorted(path for path, equal in answers.items() if equal)
+        unlike = {path for path, equal in answers.items() if not equal}
+        if alike:
+            close = alike[: 8 if not unlike else _MOST_CLOSE]
+            probes = closely(store, place.path, context, plan, sibling.store, sibling.path, close)
+            differ = {probe.file for probe in probes if not probe.equal}
+            same = {probe.file for probe in probes if probe.equal}
+            proven = set(alike[len(close) :]) | (same - differ)
+            alike = [path for path in alike if path in proven]
+            found = replace(found, probes=tuple(probes))
+            unlike |= differ & set(close)
+        return replace(found, alike=frozenset(alike), unlike=frozenset(unlike))
+    except CkptctlError as error:
+        return replace(found, problem=str(error))
+
+
+def _manifest(sibling: Sibling) -> Manifest | None:
+    if MANIFEST not in sibling.files:
+        return None
+    try:
+        return commit.read_manifest(sibling.store, sibling.path)
+    except MalformedData:
+        return None  # said where that checkpoint is verified
+
+
+def _saved_as_one(sibling: Sibling, context: Context) -> bool:
+    """Tell whether the other metadata carries the same save id; it stands near the end."""
+    own = context.checkpoint.identity.save_id
+    entry = sibling.files.get(dcp.METADATA)
+    if own is None or entry is None:
+        return False
+    with sibling.store.open(f"{sibling.path}/{dcp.METADATA}") as reader:
+        return own.encode() in reader.read(max(0, reader.size - _SAVE_ID_TAIL), reader.size)
+
+
+def _by_digest(own: Manifest | None, other: Manifest | None, plan: Plan) -> dict[str, bool]:
+    """Compare what two manifests promise; reads nothing."""
+    if own is None or other is None:
+        return {}
+    theirs = {record.path: record for record in other.files}
+    found = {}
+    for record in own.files:
+        twin = theirs.get(record.path)
+        if record.path not in plan.spots or not record.size or twin is None:
+            continue
+        if record.digest.partition(":")[0] == twin.digest.partition(":")[0]:
+            found[record.path] = (record.size, record.digest) == (twin.size, twin.digest)
+    return found
+
+
+def _by_prints(
+    sibling: Sibling,
+    context: Context,
+    plan: Plan,
+    prints: Mapping[tuple[str, int], Print],
+    paths: list[str],
+    workers: int,
+) -> dict[str, bool]:
+    """Compare two or three items of each file, where they lie here."""
+
+    def look(path: str) -> tuple[str, bool | None]:
+        own = [
+            (spot, found)
+            for spot in plan.spots[path]
+            if (found := prints.get((path, spot.offset))) is not None and counts(spot.kind, found)
+        ]
+        if not own:
+            return path, None
+        entry = sibling.files.get(path)
+        if entry is None or entry.size != context.present[path]:
+            return path, False
+        with sibling.store.open(f"{sibling.path}/{path}") as reader:
+            for spot, found in own:
+                try:
+                    if print_of(reader, spot.offset, spot.length) != found:
+                        return path, False
+                except MalformedData:  # another layout: nothing of it lies where it lies here
+                    return path, False
+        return path, True
+
+    answers: Iterable[tuple[str, bool | None]]
+    # from a local disk threads are no faster: what is read is small and there already
+    if workers > 1 and len(paths) > _MOST_LOOKED_AT and "://" in sibling.store.url:
+        with ThreadPoolExecutor(workers) as pool:
+            answers = list(pool.map(look, paths))
+    else:
+        answers = map(look, paths)
+    return {path: equal for path, equal in answers if equal is not None}
+
+
+def counts(kind: Likeness, found: Print) -> bool:
+    """Tell whether equality with such a print says anything: zeros are equal everywhere."""
+    return kind is Likeness.COUNT or says_something(found)
