@@ -151,7 +151,8 @@ def _shared(context: Context, _: None) -> Iterator[Hit]:
             "like this, and so does a copied file",
             _where(files),
         )
-    for name, placed in ours.items():
+    # of a checkpoint that is itself mixed, nothing is said about its neighbours
+    for name, placed in ours.items() if not _proven(found) else ():
         files = [path for one in placed for path in one.alike.files]
         yield Hit(
             f"{who(files)}: equal in {name} and belonging here ({placed[0].reason}), so it is that "
