@@ -51,10 +51,11 @@ def ckptctl(*args: str | Path, env: Mapping[str, str] | None = None) -> Ended:
     """Run the command line in this process and return how it ended."""
     out, err = _stream(), _stream()
     before, argv = os.environ.copy(), sys.argv
+    wanted = environment(env)
     code: object = 0
     try:
         os.environ.clear()
-        os.environ.update(environment(env))
+        os.environ.update(wanted)
         sys.argv = ["ckptctl", *map(str, args)]
         with redirect_stdout(out), redirect_stderr(err):
             main()
