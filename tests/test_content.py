@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from conftest import FIXTURES
 from support_cli import run
-from support_damage import flip_field, remove
+from support_damage import edited, flip_field, remove
 from support_gloo import LAYOUTS, NAMES, run_ranks
 
 from ckptctl.digest import Hasher
-from ckptctl.errors import MalformedData, Refused
+from ckptctl.errors import MalformedData, Refused, StorageError
 from ckptctl.formats import safetensors as st
 from ckptctl.model.geometry import Box
 from ckptctl.operations.content import digest_content
@@ -293,3 +293,30 @@ def test_an_item_whose_metadata_lies_about_it_is_not_digested(copy: Callable[...
         pytest.raises(MalformedData, match="holds float32"),
     ):
         list(source.read("model.embed.weight"))
+
+
+def test_a_compressed_item_may_not_grow_past_its_tensor(copy: Callable[..., Path]) -> None:
+    import zstandard
+
+    checkpoint = copy("zstd/step-12")
+    bomb = zstandard.compress(bytes(64 << 20))
+    (checkpoint / "bomb.distcp").write_bytes(bomb)
+    with edited(checkpoint) as metadata:
+        key = next(k for k in metadata.storage_data if k.fqn == "model.embed.weight")
+        place = metadata.storage_data[key]
+        place.relative_path, place.offset, place.length = "bomb.distcp", 0, len(bomb)
+    (problem,) = digest_content(open_tensors(str(checkpoint))).problems
+    assert "decompresses to more than" in problem
+
+
+def test_a_storage_that_fails_is_no_damage(
+    copy: Callable[..., Path],
+) -> None:
+    checkpoint = copy("fsdp2/step-12")
+    (checkpoint / "__1_0.distcp").rename(checkpoint / "aside")
+    (checkpoint / "__1_0.distcp").symlink_to(
+        "__1_0.distcp"
+    )  # opening a loop is an error of its own
+    with pytest.raises(StorageError, match="__1_0"):
+        digest_content(open_tensors(str(checkpoint)))
+    assert run("digest", checkpoint).code == 4

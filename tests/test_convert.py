@@ -325,6 +325,8 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, to: str) -> None:
     text = convert(FIXTURES / "fsdp2/step-12", to, tmp_path / "out", "--dry-run")
     assert text.startswith("would write")
     assert not (tmp_path / "out").exists()
+    (tmp_path / "out").write_text("mine")
+    convert(FIXTURES / "fsdp2/step-12", to, tmp_path / "out", "--dry-run", code=5)
 
 
 def test_a_hostile_value_is_not_taken_over(tmp_path: Path) -> None:

@@ -18,7 +18,11 @@ from ckptctl.model.geometry import Shape
 from ckptctl.model.observation import ItemSeen
 from ckptctl.storage import Reader
 
-_DECODED_LIMIT = 64 << 30
+_DECODED_LIMIT = 1 << 30
+"""Bytes that a compressed object may decode to; tensors are bounded by their own size."""
+
+DECODED_SLACK = 1 << 20
+"""Bytes of an item around its payload, at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 from ckptctl.digest import Hasher
-from ckptctl.errors import MalformedData, Refused, StorageError
+from ckptctl.errors import MalformedData, NotFound, Refused
 from ckptctl.formats.plainpickle import pickle_plain
 from ckptctl.formats.stored import decode, look
 from ckptctl.model.checkpoint import Item, ObjectEntry, TensorEntry
@@ -82,7 +82,8 @@ def digest_content(
     """Digest all tensors and objects, or those whose name matches one of the patterns ``only``.
 
     The CRC-32 of every item is checked on the way. Damage of one tensor is its ``problem``, also
-    where the storage does not give its bytes; the others are digested all the same.
+    where its file is not there; the others are digested all the same. Raises ``StorageError``
+    where the storage does not answer: that is no damage.
     """
     patterns = tuple(only)
 
@@ -146,7 +147,7 @@ def _tensor(source: TensorSource, entry: TensorEntry, tick: Callable[[int], None
         for block in source.read(entry.fqn):
             hasher.update(block)
             tick(len(block))
-    except (MalformedData, Refused, StorageError) as error:
+    except (MalformedData, Refused, NotFound) as error:
         return TensorDigest(entry.fqn, entry.dtype, entry.shape, size, problem=str(error))
     return TensorDigest(entry.fqn, entry.dtype, entry.shape, size, hasher.text())
 
@@ -155,7 +156,7 @@ def _object(source: TensorSource, item: Item) -> ObjectDigest:
     rank = item.rank if source.checkpoint.replicated else None
     try:
         return ObjectDigest(item.fqn, rank, object_digest(source, item))
-    except (MalformedData, StorageError) as error:
+    except (MalformedData, NotFound) as error:
         return ObjectDigest(item.fqn, rank, problem=str(error))
 
 
@@ -165,10 +166,15 @@ def _value(fqn: str, value: object) -> ObjectDigest:
         data = pickle_plain(value)
     except MalformedData as error:
         return ObjectDigest(fqn, None, problem=f"no digest: {error}")
+    return ObjectDigest(fqn, None, pickle_digest(data))
+
+
+def pickle_digest(data: bytes) -> str:
+    """Digest an object that is a pickle and nothing else."""
     hasher = Hasher()
     hasher.update(record_head("data.pkl", len(data)))
     hasher.update(data)
-    return ObjectDigest(fqn, None, hasher.text())
+    return hasher.text()
 
 
 def object_digest(source: TensorSource, item: Item) -> str:

@@ -22,8 +22,8 @@ from ckptctl.operations.work import Options
 class ConvertOptions:
     """What is converted and how; ``largest`` is bytes of a safetensors file.
 
-    ``world_size`` is for DCP. ``dtype`` is what floats are cast to, the empty string for none. With ``force`` damaged tensors
-    are left out and named instead of refusing the whole.
+    ``world_size`` is for DCP. ``dtype`` is what floats are cast to, the empty string for none. With
+    ``force`` damaged tensors are left out and named instead of refusing the whole.
     """
 
     selection: Selection = field(default_factory=Selection)
@@ -67,7 +67,8 @@ class Output:
 class Conversion:
     """What was written and proven; ``shared`` maps tensors kept once to the name they are kept under.
 
-    ``unsafe`` names values that torch loads only with ``weights_only=False``. ``proof`` is the digest over all tensors of the result, read back and equal to what was read.
+    ``unsafe`` names values that torch loads only with ``weights_only=False``. ``proof`` is the digest
+    over all tensors of the result, read back and equal to what was read.
     """
 
     source: str
@@ -95,12 +96,16 @@ class TargetTensor(Line):
 
 @dataclass(slots=True)
 class Reading:
-    """Tensors read once, for writing: cast on the way, and digested as they are written."""
+    """Tensors read once, for writing: cast on the way, and digested as they are written.
+
+    ``objects`` holds the digests of objects that were written as items of their own.
+    """
 
     source: TensorSource
     progress: Progress
     digests: dict[str, str] = field(default_factory=dict)
     losses: dict[str, Loss] = field(default_factory=dict)
+    objects: dict[str, str] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def blocks(self, tensor: TargetTensor) -> Iterator[memoryview]:

@@ -113,6 +113,8 @@ def _prove(
         if name not in found or (found[name].dtype, found[name].shape, found[name].digest) != facts
     ]
     wrong += [name for name in found if name not in expected]
+    objects = {row.fqn: row.digest for row in content.objects}
+    wrong += [name for name, digest in reading.objects.items() if objects.get(name) != digest]
     if wrong or written.serious or not content.tensors_digest:
         raise Findings(
             f"{result.out}: what was written is not what was read ({', '.join(wrong[:4])}): do "

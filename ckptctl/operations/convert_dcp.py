@@ -15,6 +15,7 @@ from ckptctl.formats.stored import Stored
 from ckptctl.model.checkpoint import Checkpoint, Entry, Items, ObjectEntry, TensorEntry
 from ckptctl.model.rank_policy import Policy
 from ckptctl.operations import reshard_target
+from ckptctl.operations.content import pickle_digest
 from ckptctl.operations.conversion import (
     Conversion,
     ConvertOptions,
@@ -69,9 +70,9 @@ def to_dcp(
         tuple(left_out),
         dry_run=options.dry_run,
     )
+    need_space(store, plan.written)
     if options.dry_run:
         return result, tensors
-    need_space(store, plan.written)
     target, _ = reshard_target.begin(store, name, out, plan, found)
     source = (opened.store.url, opened.base)
     units = units_of(plan, view, source, (store.url, name), known)
@@ -84,6 +85,7 @@ def to_dcp(
     for tensor in tensors:
         for _ in reading.blocks(tensor):
             pass
+    reading.objects = {key: pickle_digest(data) for key, data in pickles.items()}
     reshard_target.forget_record(target)
     return result, tensors
 

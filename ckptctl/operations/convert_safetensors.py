@@ -70,10 +70,10 @@ def to_safetensors(
         shared=shared,
         dry_run=options.dry_run,
     )
-    if options.dry_run:
-        return result, kept
     store = open_directory(out)
     need_space(store, size)
+    if options.dry_run:
+        return result, kept
     reading.progress.start(opened.url, sum(tensor.size for tensor in kept))
     try:
         with ThreadPoolExecutor(options.workers) as pool:

@@ -98,10 +98,10 @@ def to_torch(
         unsafe=needs,
         dry_run=options.dry_run,
     )
-    if options.dry_run:
-        return result, tensors
     store, path = open_file(out)
     need_space(store, size)
+    if options.dry_run:
+        return result, tensors
 
     def contents() -> Iterator[tuple[int, int, Iterator[memoryview]]]:
         for number, tensor in enumerate(kept):

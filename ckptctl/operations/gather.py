@@ -14,7 +14,7 @@ from types import TracebackType
 
 from ckptctl.errors import MalformedData, NothingThere, Refused
 from ckptctl.formats import safetensors
-from ckptctl.formats.stored import Stored, decode, locate_tensor
+from ckptctl.formats.stored import DECODED_SLACK, Stored, decode, locate_tensor
 from ckptctl.formats.strided import rearranged
 from ckptctl.model.checkpoint import Checkpoint, Item, TensorEntry
 from ckptctl.model.dtypes import item_size
@@ -127,10 +127,17 @@ class TensorSource:
         """Find where a tensor item's storage lies: what to read it from, and where in there."""
         reader = self.reader(item.path, stack)
         if item.transforms:
-            decoded, item = decode(reader, item)
+            limit = self._payload(item) + DECODED_SLACK
+            decoded, item = decode(reader, item, limit=limit)
             stack.enter_context(decoded)
             reader = decoded
         return reader, locate_tensor(reader, item)
+
+    def _payload(self, item: Item) -> int:
+        """Return the bytes that a tensor item may hold by what the metadata says of its box."""
+        entry = self.entry(item.fqn)
+        box = next((b for b in entry.boxes if b.offsets == item.offsets and b.volume), None)
+        return (box.volume if box is not None else 1) * (item_size(entry.dtype) or 16)
 
     def _pieces(
         self, entry: TensorEntry, width: int, target: Box, stack: ExitStack

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field, replace
 
 from ckptctl import commit
 from ckptctl.digest import Hasher
-from ckptctl.errors import Findings, MalformedData, NothingThere, Refused, StorageError
+from ckptctl.errors import (
+    Findings,
+    MalformedData,
+    NotFound,
+    NothingThere,
+    Refused,
+    StorageError,
+)
 from ckptctl.formats import dcp
 from ckptctl.model.checkpoint import Checkpoint, Items
 from ckptctl.model.finding import Finding, Severity
@@ -170,7 +177,7 @@ def _damage(tensors: TensorSource, fqn: str) -> str:
     try:
         for item in tensors.items_of(fqn):
             copy_items([item], tensors, _Nowhere())
-    except (MalformedData, StorageError) as error:
+    except (MalformedData, NotFound) as error:
         return str(error)
     return ""
 
