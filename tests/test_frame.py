@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import FIXTURES, ROOT
-from support_cli import run
+from support.cli import run
 
 import ckptctl.errors
 from ckptctl.checks import CHECKS, by_id

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, TypeVar
 
-from ckptctl.model.audit import Audit, Wanted
+from ckptctl.completeness.audit import Audit, Wanted
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Fault, Item, TensorEntry
-from ckptctl.model.evidence import Evidence
+from ckptctl.model.damage import describe_loss
 from ckptctl.model.finding import Finding, Location, Severity, Stage
 from ckptctl.model.geometry import Tiling, tile
-from ckptctl.model.loss import describe_loss
 from ckptctl.model.seal import Seal
-from ckptctl.model.tensorvalues import TensorValues
+from ckptctl.model.tensor_values import TensorValues
+from ckptctl.provenance.assessment import Assessment
+from ckptctl.provenance.evidence import Evidence
 
 Subject = TypeVar("Subject")
 
@@ -82,12 +83,19 @@ class Context:
         self.audit: Audit | None = None
         self.wanted = Wanted()
         self.evidence = Evidence()
-        self.judgement: object = None
         self.content_faults: list[Fault] = []
         self.values: dict[str, TensorValues] = {}
         self.boxes = BoxIndex(checkpoint)
         self._tilings: dict[str, Tiling] = {}
         self._tangles = 0
+        self._assessment: Assessment | None = None
+
+    @property
+    def assessment(self) -> Assessment:
+        """All evidence of step and run weighed together, once for the evidence that there is."""
+        if self._assessment is None or self._assessment.evidence is not self.evidence:
+            self._assessment = Assessment(self.checkpoint, self.seal, self.evidence)
+        return self._assessment
 
     def tiling(self, entry: TensorEntry) -> Tiling:
         """How the chunks of a tensor cover it."""

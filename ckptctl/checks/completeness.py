@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckptctl.checks.base import Check, Context, Hit
-from ckptctl.model.audit import COSTS, Gap, Lack, Part, Presence, Wanted
+from ckptctl.completeness.audit import COSTS, Gap, Lack, Part, Presence, Wanted
 from ckptctl.model.finding import Location, Severity, Stage
 
 _WITHOUT_PROFILE: dict[Lack, Severity] = {

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ckptctl.checks.base import Check, Context, Hit
+from ckptctl.model.damage import describe_part
 from ckptctl.model.finding import Severity, Stage
-from ckptctl.model.loss import describe_part
 from ckptctl.model.observation import ItemSeen
 
 

@@ -7,10 +7,10 @@ from math import prod
 
 from ckptctl.checks.base import Check, Context, Hit
 from ckptctl.model.checkpoint import TensorEntry
+from ckptctl.model.damage import describe_part
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.finding import Severity, Stage
 from ckptctl.model.geometry import Box
-from ckptctl.model.loss import describe_part
 from ckptctl.model.observation import ItemSeen, Payload
 
 _ELSEWHERE = (

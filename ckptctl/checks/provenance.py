@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ckptctl.checks.base import Check, Context, Hit
-from ckptctl.checks.judgement import Judgement, Placed, judge, written
-from ckptctl.checks.likeness import Home, Proof
-from ckptctl.checks.saved import misnamed, stale
-from ckptctl.checks.votes import Dissent, Level
+from ckptctl.checks.save_names import misnamed, stale
 from ckptctl.checks.wording import MOST_NAMES, listed, others, votes, what, who
 from ckptctl.model.checkpoint import rank_of
-from ckptctl.model.evidence import Source
 from ckptctl.model.finding import Location, Severity, Stage
-from ckptctl.model.records import RECEIPTS
+from ckptctl.model.manifest import RECEIPTS
+from ckptctl.provenance.assessment import Assessment, Placed, written
+from ckptctl.provenance.consensus import Dissent, Level
+from ckptctl.provenance.evidence import Source
+from ckptctl.provenance.similarity import Home, Proof
 
 
 def _mixed(context: Context, _: None) -> Iterator[Hit]:
     yield from _recorded_steps(context)
-    found = judge(context)
+    found = context.assessment
     yield from _contradictions(found, lambda one: abs(one.step - one.common) != 1)
 
 
 def _torn(context: Context, _: None) -> Iterator[Hit]:
-    found = judge(context)
+    found = context.assessment
     yield from _contradictions(found, lambda one: abs(one.step - one.common) == 1)
 
 
-def _contradictions(found: Judgement, applies: Callable[[Dissent], bool]) -> Iterator[Hit]:
+def _contradictions(found: Assessment, applies: Callable[[Dissent], bool]) -> Iterator[Hit]:
     groups: dict[tuple[object, int], list[Dissent]] = {}
     for one in found.dissents:
         if one.level is Level.CERTAIN and applies(one):
@@ -93,7 +93,7 @@ def _runs(context: Context, _: None) -> Iterator[Hit]:
 
 
 def _foreign(context: Context, _: None) -> Iterator[Hit]:
-    for one in judge(context).placed:
+    for one in context.assessment.placed:
         if one.alike.proof is Proof.CERTAIN and one.home is Home.THERE:
             yield Hit(f"{_equal(one)}; it is of that save: {one.reason}", _where(one.alike.files))
 
@@ -105,7 +105,7 @@ def _equal(one: Placed) -> str:
 
 
 def _suspected(context: Context, _: None) -> Iterator[Hit]:
-    found = judge(context)
+    found = context.assessment
     said = _proven(found)
     for one in found.dissents:
         if one.level is Level.LIKELY and one.file not in said:
@@ -125,7 +125,7 @@ def _suspected(context: Context, _: None) -> Iterator[Hit]:
             yield Hit(f"{_equal(placed)}; {reason}", _where(placed.alike.files))
 
 
-def _proven(found: Judgement) -> set[str]:
+def _proven(found: Assessment) -> set[str]:
     """Name the files of which another check says with certainty that they are of another step."""
     said = {one.file for one in found.dissents if one.level is Level.CERTAIN}
     for placed in found.placed:
@@ -135,7 +135,7 @@ def _proven(found: Judgement) -> set[str]:
 
 
 def _shared(context: Context, _: None) -> Iterator[Hit]:
-    found = judge(context)
+    found = context.assessment
     ours: dict[str, list[Placed]] = {}
     rows: dict[str, list[Placed]] = {}
     for one in found.placed:
@@ -169,12 +169,12 @@ def _shared(context: Context, _: None) -> Iterator[Hit]:
             )
 
 
-def _other_step(found: Judgement, step: int | None) -> bool:
+def _other_step(found: Assessment, step: int | None) -> bool:
     declared = found.evidence.declared
     return declared is not None and step is not None and declared != step
 
 
-def _original(found: Judgement, step: int | None) -> bool:
+def _original(found: Assessment, step: int | None) -> bool:
     """Tell whether what a checkpoint holds is of the step that it declares."""
     said = {stamp.step for stamp in found.evidence.stamps}
     saved = found.saved_as
@@ -184,7 +184,7 @@ def _original(found: Judgement, step: int | None) -> bool:
 
 
 def _duplicate(context: Context, _: None) -> Iterator[Hit]:
-    found = judge(context)
+    found = context.assessment
     for tie in found.ties:
         step = tie.neighbour.step
         moving = tie.everything and tie.moving
@@ -211,7 +211,7 @@ def _makers(context: Context, _: None) -> Iterator[Hit]:
 
 
 def _counters(context: Context, _: None) -> Iterator[Hit]:
-    found = judge(context)
+    found = context.assessment
     proven = _proven(found)
     for one in found.dissents:
         if one.level is Level.POSSIBLE and one.file not in proven:
@@ -233,7 +233,7 @@ def _counters(context: Context, _: None) -> Iterator[Hit]:
 
 
 def _times(context: Context, _: None) -> Iterator[Hit]:
-    found = judge(context)
+    found = context.assessment
     said = {one.file for one in found.dissents if one.support}
     for path, seconds in sorted(found.odd.items()):
         if path not in said:

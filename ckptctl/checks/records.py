@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ckptctl.checks.base import Check, Context, Hit
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.finding import Location, Severity, Stage
-from ckptctl.model.records import MANIFEST, QUARANTINE
+from ckptctl.model.manifest import MANIFEST, QUARANTINE
 
 _ELSEWHERE = (
     "restore the file from another copy and run `ckptctl verify {checkpoint}` again, or let "

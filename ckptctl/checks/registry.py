@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from ckptctl.checks import (
-    completeness,
-    content,
-    files,
-    identity,
-    items,
-    mapping,
-    metadata,
-    records,
-    values,
-)
+from ckptctl.checks import completeness, content, files, items, mapping, metadata, records, values
+from ckptctl.checks import provenance as identity
 from ckptctl.checks.base import Check
 from ckptctl.model.observation import ItemSeen
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from ckptctl.checks.base import Context, Hit
-from ckptctl.checks.judgement import Judgement, judge
 from ckptctl.model.finding import Location
-from ckptctl.model.stamps import Kind
+from ckptctl.provenance.assessment import Assessment
+from ckptctl.provenance.counters import Kind
 
 _COUNTS_STEPS = re.compile(r"step|iter", re.IGNORECASE)
 
@@ -20,7 +20,7 @@ def _source(context: Context) -> Location:
 
 def stale(context: Context, _: None) -> Iterator[Hit]:
     """Find metadata that names another step than the directory, or that another checkpoint has too."""
-    found = judge(context)
+    found = context.assessment
     declared, saved = found.evidence.declared, found.saved_as
     if saved is not None and declared is not None and saved != declared:
         if not _holds(found, saved):
@@ -45,7 +45,7 @@ def misnamed(context: Context, _: None) -> Iterator[Hit]:
 
     One step more or less is a habit of counting and says nothing.
     """
-    found = judge(context)
+    found = context.assessment
     declared, saved = found.evidence.declared, found.saved_as
     if declared is None:
         return
@@ -62,20 +62,20 @@ def misnamed(context: Context, _: None) -> Iterator[Hit]:
             )
 
 
-def _holds(found: Judgement, step: int) -> bool:
+def _holds(found: Assessment, step: int) -> bool:
     """Tell whether what the files hold is of a step, and none of it of the declared one."""
     stamps = found.evidence.stamps
     return found.common.step == step and all(s.step != found.evidence.declared for s in stamps)
 
 
-def _votes_for(found: Judgement, declared: int) -> str:
+def _votes_for(found: Assessment, declared: int) -> str:
     held = {stamp.step for stamp in found.evidence.stamps}
     if declared in held:
         return ", of which its files are"
     return "; its files do not say" if not held else ""
 
 
-def _unanimous(found: Judgement) -> int | None:
+def _unanimous(found: Assessment) -> int | None:
     """Return the step that progress and another way of counting agree on, if all files do."""
     stamps = found.evidence.stamps
     steps = {stamp.step for stamp in stamps}

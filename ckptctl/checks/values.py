@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterator
 
 from ckptctl.checks.base import Check, Context, Hit
+from ckptctl.model.components import component_of, elements
 from ckptctl.model.finding import Location, Severity, Stage
-from ckptctl.model.naming import component_of, elements
-from ckptctl.model.tensorvalues import Bad, TensorValues
+from ckptctl.model.tensor_values import Bad, TensorValues
 
 HUGE = 1e15
 """Larger than anything that a tensor of a run counts or weighs.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckptctl.checks.judgement import Judgement
-from ckptctl.checks.votes import Dissent
 from ckptctl.model.checkpoint import rank_of
-from ckptctl.model.stamps import Kind, parameter_of
+from ckptctl.provenance.assessment import Assessment
+from ckptctl.provenance.consensus import Dissent
+from ckptctl.provenance.counters import Kind, parameter_of
 
 MOST_NAMES = 8
 
@@ -27,7 +27,7 @@ def what(members: Sequence[Dissent]) -> str:
     return "; ".join((listed(names, 6), *support[:1]))
 
 
-def others(found: Judgement, step: int) -> str:
+def others(found: Assessment, step: int) -> str:
     """Say what the other files vote."""
     by_step: dict[int, list[str]] = {}
     silent: list[str] = []

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from ckptctl import __version__
-from ckptctl.cli.text import safe
+from ckptctl.cli.output.text import safe
 from ckptctl.errors import CkptctlError
 
 _HELP = """Inspect, verify and publish the checkpoints of distributed training.
@@ -51,20 +51,20 @@ app = typer.Typer(
     context_settings={"auto_envvar_prefix": "CKPTCTL", "help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = {
-    "list": "ckptctl.cli.list:list_command",
-    "show": "ckptctl.cli.show:show_command",
-    "verify": "ckptctl.cli.verify:verify_command",
-    "digest": "ckptctl.cli.digest:digest_command",
-    "diff": "ckptctl.cli.diff:diff_command",
-    "convert": "ckptctl.cli.convert:convert_command",
-    "reshard": "ckptctl.cli.reshard:reshard_command",
-    "resolve": "ckptctl.cli.resolve:resolve_command",
-    "commit": "ckptctl.cli.publish:commit_command",
-    "promote": "ckptctl.cli.publish:promote_command",
-    "quarantine": "ckptctl.cli.mark:quarantine_command",
-    "release": "ckptctl.cli.mark:release_command",
-    "history": "ckptctl.cli.history:history_command",
-    "prune": "ckptctl.cli.prune:prune_command",
+    "list": "ckptctl.cli.commands.list:list_command",
+    "show": "ckptctl.cli.commands.show:show_command",
+    "verify": "ckptctl.cli.commands.verify:verify_command",
+    "digest": "ckptctl.cli.commands.digest:digest_command",
+    "diff": "ckptctl.cli.commands.diff:diff_command",
+    "convert": "ckptctl.cli.commands.convert:convert_command",
+    "reshard": "ckptctl.cli.commands.reshard:reshard_command",
+    "resolve": "ckptctl.cli.commands.resolve:resolve_command",
+    "commit": "ckptctl.cli.commands.commit:commit_command",
+    "promote": "ckptctl.cli.commands.commit:promote_command",
+    "quarantine": "ckptctl.cli.commands.quarantine:quarantine_command",
+    "release": "ckptctl.cli.commands.quarantine:release_command",
+    "history": "ckptctl.cli.commands.history:history_command",
+    "prune": "ckptctl.cli.commands.prune:prune_command",
 }
 """Where each command is; only the one that is called is imported, as most of the time that a
 short command takes is importing."""

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from ckptctl.cli.machine import to_json
-from ckptctl.cli.text import Screen, safe
+from ckptctl.cli.output.json import to_json
+from ckptctl.cli.output.text import Screen, safe
 from ckptctl.errors import Refused, UsageError
-from ckptctl.operations.locate import Place, locate
+from ckptctl.operations.find import Place, locate
 from ckptctl.storage import WritableStore, open_writable
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ckptctl.errors import MalformedData, NotFound, StorageError
-from ckptctl.model.records import (
+from ckptctl.model.manifest import (
     LATEST,
     MANIFEST,
     MAX_RECORD,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckptctl.commit.read import join, read_manifest
 from ckptctl.errors import CkptctlError, Conflict, MalformedData
-from ckptctl.model.records import (
+from ckptctl.model.manifest import (
     LATEST,
     MANIFEST,
     Manifest,

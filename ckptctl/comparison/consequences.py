@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ckptctl.model.identity import Plain
+from ckptctl.model.run_facts import Plain
 
 
 class Consequence(enum.Enum):

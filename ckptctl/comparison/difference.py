@@ -6,9 +6,9 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ckptctl.model.consequences import Consequence
+from ckptctl.comparison.consequences import Consequence
 from ckptctl.model.geometry import Shape
-from ckptctl.model.identity import Plain
+from ckptctl.model.run_facts import Plain
 
 
 @dataclass(frozen=True, slots=True)

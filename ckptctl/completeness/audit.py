@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from ckptctl.model.ranks import World
+from ckptctl.completeness.world_size import World
 
 PROFILES: dict[str, tuple[str, ...]] = {
     "resume": ("model", "optimizer", "scheduler", "progress", "data", "rng"),

@@ -6,12 +6,26 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ckptctl.model.audit import Audit, Gap, Lack, Part, Presence
+from ckptctl.completeness.audit import Audit, Gap, Lack, Part, Presence
+from ckptctl.completeness.classifier import NAMES, Classifier, Key
+from ckptctl.completeness.gaps import (
+    SHOWN,
+    model_gaps,
+    optimizer_evidence,
+    optimizer_gaps,
+    rank_gaps,
+)
+from ckptctl.completeness.optimizer_state import Moments, moments
+from ckptctl.completeness.world_size import (
+    RANKED,
+    Group,
+    Holdings,
+    World,
+    holdings,
+    size_keys,
+    world_of,
+)
 from ckptctl.model.checkpoint import Checkpoint, TensorEntry
-from ckptctl.model.classify import NAMES, Classifier, Key
-from ckptctl.model.gaps import SHOWN, model_gaps, optimizer_evidence, optimizer_gaps, rank_gaps
-from ckptctl.model.moments import Moments, moments
-from ckptctl.model.ranks import RANKED, Group, Holdings, World, holdings, size_keys, world_of
 
 _SIDE_FILES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
     (re.compile(r"common\.pt"), ("progress", "scheduler", "data")),  # Megatron

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ckptctl.model.checkpoint import Checkpoint, Entry, TensorEntry
-from ckptctl.model.naming import (
+from ckptctl.model.components import (
     COMPONENTS,
     WRAPPERS,
     component_of,

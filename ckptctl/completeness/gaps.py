@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ckptctl.model.audit import Gap, Lack
-from ckptctl.model.moments import Moments
-from ckptctl.model.ranks import MOST_RANKS, Group, Holdings, World
+from ckptctl.completeness.audit import Gap, Lack
+from ckptctl.completeness.optimizer_state import Moments
+from ckptctl.completeness.world_size import MOST_RANKS, Group, Holdings, World
 
 SHOWN = 16
 """Names and ranks that a gap lists; it counts the rest."""

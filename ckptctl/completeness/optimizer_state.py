@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ckptctl.completeness.classifier import Key
 from ckptctl.model.checkpoint import Checkpoint, TensorEntry
-from ckptctl.model.classify import Key
-from ckptctl.model.naming import OPTIMIZER_STATES
+from ckptctl.model.components import OPTIMIZER_STATES
 
 BUFFERS = frozenset(
     {

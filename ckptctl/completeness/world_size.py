@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ckptctl.completeness.classifier import Key
 from ckptctl.model.checkpoint import Checkpoint, rank_of
-from ckptctl.model.classify import Key
-from ckptctl.model.naming import rank_element
-from ckptctl.model.records import RECEIPTS
+from ckptctl.model.components import rank_element
+from ckptctl.model.manifest import RECEIPTS
 
 MOST_RANKS = 1 << 20
 """Ranks above which a number in a name is not taken for a rank."""

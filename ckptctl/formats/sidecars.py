@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckptctl.errors import MalformedData, NotFound
-from ckptctl.formats.values import MAX_VALUE, Described, decode_item
+from ckptctl.formats.pickles.values import MAX_VALUE, Described, decode_item
 from ckptctl.storage import Store
 
 _MAX_CONFIG = 4 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item, TensorEntry
+from ckptctl.model.components import component_of, elements, optimizer_state_of
 from ckptctl.model.geometry import describe
-from ckptctl.model.naming import component_of, elements, optimizer_state_of
 
 _ADAM = ("exp_avg", "exp_avg_sq")
 _COUNTS = ("no", "one", "two", "three", "four", "five", "six")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ckptctl.model.records import Manifest, PointerRevision, QuarantineRecord
+from ckptctl.model.manifest import Manifest, PointerRevision, QuarantineRecord
 
 
 @dataclass(frozen=True, slots=True)

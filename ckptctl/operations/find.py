@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ckptctl.errors import NotFound, NothingThere, StorageError
-from ckptctl.formats import dcp
-from ckptctl.model.naming import CheckpointName, parse_name
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.model.names import CheckpointName, parse_name
 from ckptctl.storage import Entry, Store
 
 DEPTH = 4

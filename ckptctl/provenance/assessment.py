@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ckptctl.checks.base import Context
-from ckptctl.checks.likeness import Alike, Home, Proof, Tie, compare, home_of
-from ckptctl.checks.peers import PeerView, keeps_pace, odd_times, peer_views, supports
-from ckptctl.checks.votes import Consensus, Dissent, Support, consensus, dissents
-from ckptctl.model.checkpoint import Items, rank_of
-from ckptctl.model.evidence import Evidence, Identity, Source, Standing
-from ckptctl.model.naming import parse_name
-from ckptctl.model.stamps import Stamp
+from ckptctl.model.checkpoint import Checkpoint, Items, rank_of
+from ckptctl.model.names import parse_name
+from ckptctl.model.seal import Seal
+from ckptctl.provenance.consensus import Consensus, Dissent, Support, consensus, dissents
+from ckptctl.provenance.counters import Stamp
+from ckptctl.provenance.evidence import Evidence, Identity, Source, Standing
+from ckptctl.provenance.peers import PeerView, keeps_pace, odd_times, peer_views, supports
+from ckptctl.provenance.similarity import Alike, Home, Proof, Tie, compare, home_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class Placed:
     reason: str = ""
 
 
-class Judgement:
+class Assessment:
     """What follows from the evidence of one checkpoint; everything is derived on first use."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, checkpoint: Checkpoint, seal: Seal, evidence: Evidence) -> None:
         """Derive nothing yet."""
-        self._context = context
-        self.evidence: Evidence = context.evidence
+        self._checkpoint, self._seal = checkpoint, seal
+        self.evidence = evidence
 
     @cached_property
     def common(self) -> Consensus:
@@ -51,7 +51,7 @@ class Judgement:
         A slot of a rotation, a process's number or an index is no step: only a part of the path
         that differs from the directory's name in nothing but its number counts.
         """
-        path = self._context.checkpoint.identity.checkpoint_id
+        path = self._checkpoint.identity.checkpoint_id
         stem = _stem(self.evidence.named)
         for part in reversed((path or "").split("/")):
             name = parse_name(part)
@@ -70,12 +70,12 @@ class Judgement:
     @cached_property
     def odd(self) -> dict[str, float]:
         """Files that were written long before or after the others, by seconds."""
-        files = self._context.checkpoint.files
+        files = self._checkpoint.files
         return self._odd({path: file.modified for path, file in files.items()})
 
     def _odd(self, times: Mapping[str, float | None]) -> dict[str, float]:
         shards = {p: t for p in self.evidence.files if (t := times.get(p)) is not None}
-        sources = [times.get(name) for name in self._context.checkpoint.sources]
+        sources = [times.get(name) for name in self._checkpoint.sources]
         known = [time for time in sources if time is not None]
         return odd_times(shards, known[0] if len(known) == 1 else None)
 
@@ -83,7 +83,7 @@ class Judgement:
     def dissents(self) -> list[Dissent]:
         """Files that contradict the rest by what they count."""
         stamps = self.evidence.stamps
-        confined = _confinement(self._context.checkpoint.items, stamps)
+        confined = _confinement(self._checkpoint.items, stamps)
         return dissents(stamps, self.common, confined=confined, support=self._support)
 
     def _support(self, files: frozenset[str], step: int, common: int) -> Support:
@@ -156,7 +156,7 @@ class Judgement:
     @cached_property
     def identity(self) -> Identity:
         """The step of the whole, and how each file is known to be of it."""
-        manifest = self._context.seal.manifest
+        manifest = self._seal.manifest
         if manifest is not None and manifest.step is not None:
             promised = {record.path for record in manifest.files}
             stands = [
@@ -196,13 +196,6 @@ class Judgement:
         if self.step is not None and any(keeps_pace(view, self.step) for view in views):
             return Standing(path, Source.PEERS, (self.step,))
         return Standing(path, Source.NONE)
-
-
-def judge(context: Context) -> Judgement:
-    """Return the judgement of a checkpoint, made once."""
-    if not isinstance(context.judgement, Judgement):
-        context.judgement = Judgement(context)
-    return context.judgement
 
 
 def written(seconds: float) -> str:

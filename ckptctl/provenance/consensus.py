@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ckptctl.model.checkpoint import rank_of
-from ckptctl.model.stamps import Kind, Stamp
+from ckptctl.provenance.counters import Kind, Stamp
 
 _BY_CHANCE = 20
 """Ways of choosing so many lagging parameters of all: with fewer, all may lie in one file by chance."""

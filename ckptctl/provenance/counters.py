@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ckptctl.model.naming import locate_component, rank_element
+from ckptctl.model.components import locate_component, rank_element
 
 MOST_BYTES = 64 << 10
 """Bytes of an item above which nobody looks for counters in it."""

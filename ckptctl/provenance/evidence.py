@@ -10,8 +10,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ckptctl.model.records import Receipt
-from ckptctl.model.stamps import Counter, RunMark, Stamp
+from ckptctl.model.manifest import Receipt
+from ckptctl.provenance.counters import Counter, RunMark, Stamp
 
 
 class Likeness(enum.Enum):

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ckptctl.model.stamps import Counter
+from ckptctl.provenance.counters import Counter
 
 _FEWEST = 3
 _FAR = 4

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ckptctl.model.checkpoint import rank_of
-from ckptctl.model.evidence import Likeness, Neighbour
-from ckptctl.model.stamps import Stamp, looked_up, moment_of, parameter_of
+from ckptctl.provenance.counters import Stamp, looked_up, moment_of, parameter_of
+from ckptctl.provenance.evidence import Likeness, Neighbour
 
 _WEIGHTS = 3
 """Weights that stand still in one file and moved in others, before it is no coincidence."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ckptctl.model.consequences import standard_facts
-from ckptctl.model.identity import Plain
-from ckptctl.model.rank_policy import Outcome
+from ckptctl.comparison.consequences import standard_facts
+from ckptctl.model.run_facts import Plain
+from ckptctl.sharding.rank_policy import Outcome
 
 _PER_RANK = {"rng": "random numbers", "data": "data position"}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ckptctl.errors import UsageError
 from ckptctl.model.checkpoint import TensorEntry
-from ckptctl.model.partition import DATA_AXES, MODEL_AXES, Mesh
+from ckptctl.sharding.mesh import DATA_AXES, MODEL_AXES, Mesh
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from ckptctl.model.checkpoint import Entry, Items, TensorEntry
 from ckptctl.model.geometry import Box
-from ckptctl.model.records import canonical
+from ckptctl.model.manifest import canonical
 
 _BASE = 64 << 20
 _PER_STEP = 1 << 10

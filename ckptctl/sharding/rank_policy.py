@@ -6,8 +6,8 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ckptctl.model.partition import DATA_AXES, MODEL_AXES, REPLICA_AXES, Mesh
-from ckptctl.model.per_rank import Family, RankKey
+from ckptctl.sharding.mesh import DATA_AXES, MODEL_AXES, REPLICA_AXES, Mesh
+from ckptctl.sharding.rank_state import Family, RankKey
 
 
 class Policy(str, enum.Enum):

@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ckptctl.completeness.classifier import Classifier, Key
 from ckptctl.model.checkpoint import Checkpoint
-from ckptctl.model.classify import Classifier, Key
-from ckptctl.model.naming import rank_element
+from ckptctl.model.components import rank_element
 
 COMPONENTS = ("rng", "data")
 """Components whose state per rank needs a decision when the ranks change."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ckptctl.model.records import FileRecord, Record
+from ckptctl.model.manifest import FileRecord, Record
 
 RESHARD = "ckptctl.reshard.json"
 

@@ -1,7 +1,7 @@
 """Where the bytes are: stores, and how a path or URL names one."""
 
 from ckptctl.storage.base import Entry, Reader, Store, Upload, WritableStore, walk
-from ckptctl.storage.locate import open_store, open_writable
+from ckptctl.storage.registry import open_store, open_writable
 
 __all__ = [
     "Entry",

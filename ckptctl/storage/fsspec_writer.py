@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from ckptctl.errors import Conflict, NotFound, OutcomeUnknown, Refused, StorageError
-from ckptctl.storage.object import ObjectStore
+from ckptctl.storage.fsspec import ObjectStore
 
 _SCHEMES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})
 _ATTEMPTS = 3

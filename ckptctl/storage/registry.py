@@ -26,7 +26,7 @@ def open_store(location: str | os.PathLike[str]) -> Store:
         return PosixStore(text)
     if match[1] in ("file", "local"):
         return PosixStore(text[match.end() :])
-    from ckptctl.storage.object import ObjectStore
+    from ckptctl.storage.fsspec import ObjectStore
 
     return ObjectStore(text)
 
@@ -39,6 +39,6 @@ def open_writable(location: str | os.PathLike[str]) -> WritableStore:
     store = open_store(location)
     if isinstance(store, PosixStore):
         return store
-    from ckptctl.storage.conditional import ConditionalStore
+    from ckptctl.storage.fsspec_writer import ConditionalStore
 
     return ConditionalStore(store.url)

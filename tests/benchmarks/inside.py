@@ -36,7 +36,7 @@ def torch_metadata(path: str) -> None:
 
 def our_metadata(path: str) -> None:
     """Load metadata as ckptctl does."""
-    from ckptctl.formats.dcp_columns import parse_metadata
+    from ckptctl.formats.dcp.columns import parse_metadata
     from ckptctl.storage import open_store
 
     gc.disable()  # as the command line does
@@ -84,8 +84,8 @@ def torch_resave(source: str, target: str) -> None:
 
 def our_verify(path: str, threads: str) -> None:
     """Verify a checkpoint; print the seconds without those of starting Python and importing."""
-    from ckptctl.operations.locate import locate
-    from ckptctl.operations.verify import Options, Verdict, verify
+    from ckptctl.operations.find import locate
+    from ckptctl.operations.verify.verify import Options, Verdict, verify
     from ckptctl.storage import open_store
 
     start = time.perf_counter()
@@ -99,7 +99,7 @@ def our_verify(path: str, threads: str) -> None:
 
 def our_diff_bytes(a: str, b: str) -> None:
     """Compare two checkpoints and print how many bytes the process read meanwhile (Linux)."""
-    from ckptctl.operations.diff import diff
+    from ckptctl.operations.diff.diff import diff
 
     def read() -> int:
         lines = Path("/proc/self/io").read_text().splitlines()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import FIXTURES
-from support_damage import (
+from support.damage import (
     METADATA,
     accused,
     anatomy,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import FIXTURES, ROOT
-from support_damage import (
+from support.damage import (
     Damage,
     accusations,
     accused,
@@ -55,7 +55,7 @@ from support_damage import (
 )
 
 from ckptctl.model.finding import Severity
-from ckptctl.operations.verify import Verdict, Verification
+from ckptctl.operations.verify.verify import Verdict, Verification
 
 pytest.importorskip("torch")
 

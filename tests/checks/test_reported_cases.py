@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support_damage import (
+from support.damage import (
     METADATA,
     Damage,
     accusations,
@@ -41,10 +41,10 @@ from support_damage import (
     write_field,
     write_metadata,
 )
-from support_reported import RANKS, build
+from support.reported import RANKS, build
 
 from ckptctl.model.finding import Finding, Severity, Stage
-from ckptctl.operations.verify import Verdict, Verification
+from ckptctl.operations.verify.verify import Verdict, Verification
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow  # four processes import torch, which takes long on few CPUs

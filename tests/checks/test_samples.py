@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from conftest import FIXTURES
 
-from ckptctl.formats.dcp_metadata import parse
+from ckptctl.formats.dcp.metadata import parse
 from ckptctl.model.checkpoint import Entry, ObjectEntry, TensorEntry
-from ckptctl.model.evidence import Source
+from ckptctl.model.commit_state import State
 from ckptctl.model.finding import Severity, Stage
 from ckptctl.model.geometry import Box, Boxes
-from ckptctl.model.state import State
-from ckptctl.operations.listing import list_checkpoints
-from ckptctl.operations.locate import find, locate
-from ckptctl.operations.verify import Verdict, Verification, verify
+from ckptctl.operations.catalog.list import list_checkpoints
+from ckptctl.operations.find import find, locate
+from ckptctl.operations.verify.verify import Verdict, Verification, verify
+from ckptctl.provenance.evidence import Source
 from ckptctl.storage import open_store
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 from conftest import FIXTURES
-from support_cli import OWN_COLOURS, Ended, plant, run, run_on_terminal
-from support_damage import edited, rewrite, save_with_torch
+from support.cli import OWN_COLOURS, Ended, plant, run, run_on_terminal
+from support.damage import edited, rewrite, save_with_torch
 
 pytest.importorskip("torch")
 
@@ -36,7 +36,7 @@ IN_FILE_NAMES = [name for name in EVIL if name != "halves"]
 BAD = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 BAR = """
 import sys
-from ckptctl.cli.bar import Bar
+from ckptctl.cli.output.progress import Bar
 bar = Bar()
 bar.start(sys.argv[1], 1 << 40)
 bar.advance(1 << 20)

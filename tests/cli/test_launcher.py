@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import support_damage as damage
 from conftest import ROOT
-from support_cli import environment
-from support_publish import done
+from support import damage as damage
+from support.cli import environment
+from support.publish import done
 
-from ckptctl.model.records import MANIFEST
+from ckptctl.model.manifest import MANIFEST
 
 Copy = Callable[..., Path]
 MARK = "<!-- launcher -->"

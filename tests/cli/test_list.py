@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import FIXTURES
-from support_cli import (
+from support.cli import (
     OWN_COLOURS,
     assert_golden_pair,
     make_old,
@@ -16,13 +16,13 @@ from support_cli import (
     run,
     run_on_terminal,
 )
-from support_damage import remove, rewrite, truncate
+from support.damage import remove, rewrite, truncate
 
 SMALL = FIXTURES / "no_crc" / "step-1"
 LARGE = 4 << 20
 AS_NOBODY = """
 import os
-import ckptctl.cli.list as command
+import ckptctl.cli.commands.list as command
 real = command.open_store
 def open_store(root):
     if os.geteuid() == 0:  # not earlier: python's own files may be root's
@@ -284,7 +284,7 @@ class TestPermission:
 
 def test_large_metadata_is_parsed_only_when_asked(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from support_damage import edited
+    from support.damage import edited
 
     plant_all(tmp_path, "step-8", "step-12")
     with edited(tmp_path / "step-12") as metadata:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import FIXTURES
-from support_cli import (
+from support.cli import (
     OWN_COLOURS,
     assert_golden,
     assert_golden_pair,
@@ -16,7 +16,7 @@ from support_cli import (
     run,
     run_on_terminal,
 )
-from support_damage import garble, remove, rename, truncate
+from support.damage import garble, remove, rename, truncate
 
 EMBED = "model.embed.weight"
 VIEWS = {

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import FIXTURES
-from support_cli import (
+from support.cli import (
     OWN_COLOURS,
     Ended,
     assert_golden,
@@ -27,7 +27,7 @@ from support_cli import (
     run,
     run_on_terminal,
 )
-from support_damage import flip_byte, flip_field, garble, remove, rewrite, truncate
+from support.damage import flip_byte, flip_field, garble, remove, rewrite, truncate
 
 GOOD = FIXTURES / "fsdp2" / "step-12"
 EMBED = {"fqn": "model.embed.weight", "origin": (3, 0)}
@@ -56,7 +56,7 @@ def read(self, start, stop):
 PosixReader.read = read
 """
 BROKEN = """
-import ckptctl.operations.verify as verify
+import ckptctl.operations.verify.verify as verify
 def broken(*args, **how):
     raise RuntimeError("a bug\\x1b[35m")
 verify.units_of = broken

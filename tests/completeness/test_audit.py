@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import support_damage as damage
 from conftest import FIXTURES
 from hypothesis import given
 from hypothesis import strategies as st
-from support_publish import ckptctl, done, refused
+from support import damage as damage
+from support.publish import ckptctl, done, refused
 from test_samples import FIXTURE_CASES, HEALTHY, INDISTINGUISHABLE
 
 from ckptctl.checks import Context, by_id
 from ckptctl.checks.registry import AUDIT_CHECKS
-from ckptctl.formats import dcp
-from ckptctl.model.audit import Audit, Lack, Presence, Wanted
-from ckptctl.model.auditor import Auditor, audit
+from ckptctl.completeness.audit import Audit, Lack, Presence, Wanted
+from ckptctl.completeness.auditor import Auditor, audit
+from ckptctl.completeness.classifier import NAMES, Classifier
+from ckptctl.formats.dcp import reader as dcp
 from ckptctl.model.checkpoint import Checkpoint, File, ObjectEntry, TensorEntry
-from ckptctl.model.classify import NAMES, Classifier
 from ckptctl.model.finding import Finding, Severity
 from ckptctl.model.geometry import Box, Boxes
-from ckptctl.operations.auditing import audit_into
-from ckptctl.operations.locate import find
+from ckptctl.operations.find import find
+from ckptctl.operations.verify.audit import audit_into
 from ckptctl.storage import open_store
 
 Copy = Callable[..., Path]

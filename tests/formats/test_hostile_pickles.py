@@ -21,17 +21,21 @@ from typing import Any
 
 import pytest
 from conftest import FIXTURES
-from support_stores import torch_zip
+from support.stores import torch_zip
 
 from ckptctl.errors import CkptctlError, MalformedData, UnsafeData
-from ckptctl.formats import dcp_columns, dcp_metadata, pickles, tensorpickle, values
-from ckptctl.formats.dcp_summary import summarise
-from ckptctl.formats.picklescan import scan
+from ckptctl.formats.dcp import columns as dcp_columns
+from ckptctl.formats.dcp import metadata as dcp_metadata
+from ckptctl.formats.dcp.summary import summarise
+from ckptctl.formats.pickles import tensors as tensorpickle
+from ckptctl.formats.pickles import unpickler as pickles
+from ckptctl.formats.pickles import values
+from ckptctl.formats.pickles.opcodes import scan
 from ckptctl.model.finding import Finding, Severity
-from ckptctl.operations.listing import list_checkpoints
-from ckptctl.operations.locate import find
-from ckptctl.operations.show import Viewer
-from ckptctl.operations.verify import Options, Verdict, Verification, verify
+from ckptctl.operations.catalog.list import list_checkpoints
+from ckptctl.operations.catalog.show import Viewer
+from ckptctl.operations.find import find
+from ckptctl.operations.verify.verify import Options, Verdict, Verification, verify
 from ckptctl.storage import open_store
 
 SMALL = "no_crc/step-1"
@@ -390,9 +394,9 @@ MEASURE = textwrap.dedent(
     resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
     from ckptctl.errors import CkptctlError
     from ckptctl.formats import dcp, tensorpickle, values
-    from ckptctl.operations.locate import find
-    from ckptctl.operations.show import Viewer
-    from ckptctl.operations.verify import Options, verify
+    from ckptctl.operations.find import find
+    from ckptctl.operations.catalog.show import Viewer
+    from ckptctl.operations.verify.verify import Options, verify
     from ckptctl.storage import open_store
 
     def look(root):

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats import dcp_columns
-from ckptctl.formats.dcp_metadata import Parsed, parse
-from ckptctl.formats.dcp_summary import summarise
-from ckptctl.formats.metadata_writer import encode_metadata
+from ckptctl.formats.dcp import columns as dcp_columns
+from ckptctl.formats.dcp.metadata import Parsed, parse
+from ckptctl.formats.dcp.metadata_writer import encode_metadata
+from ckptctl.formats.dcp.summary import summarise
 from ckptctl.model.checkpoint import Entry, Items, ObjectEntry, TensorEntry
 from ckptctl.model.dtypes import ALIASES, NAMES
 from ckptctl.model.geometry import Box, Boxes

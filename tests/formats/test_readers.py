@@ -17,13 +17,18 @@ import pytest
 from conftest import FIXTURES, SHARED
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support_stores import torch_zip
+from support.stores import torch_zip
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats import dcp, dcp_columns, dcp_metadata, torchzip, transforms, values
-from ckptctl.formats.dcp_summary import Summary, summarise
-from ckptctl.formats.itemscan import scan_items
-from ckptctl.formats.tensorpickle import parse_tensor
+from ckptctl.formats.dcp import columns as dcp_columns
+from ckptctl.formats.dcp import metadata as dcp_metadata
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.formats.dcp.summary import Summary, summarise
+from ckptctl.formats.items import transforms
+from ckptctl.formats.items.scan import scan_items
+from ckptctl.formats.pickles import values
+from ckptctl.formats.pickles.tensors import parse_tensor
+from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.checkpoint import Checkpoint, Item, ObjectEntry, TensorEntry
 from ckptctl.model.observation import ItemSeen
 from ckptctl.storage.posix import PosixStore

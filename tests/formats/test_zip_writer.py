@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats.item_writer import (
+from ckptctl.formats.torch.zip_writer import (
     QUANTIZED,
     WRITABLE,
     item_length,

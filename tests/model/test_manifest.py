@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support_cli import assert_golden
+from support.cli import assert_golden
 
 from ckptctl import commit
+from ckptctl.completeness.audit import Wanted
 from ckptctl.errors import Findings, MalformedData, Refused, StorageError
-from ckptctl.model.audit import Wanted
-from ckptctl.model.paths import is_contained
-from ckptctl.model.records import (
+from ckptctl.model.commit_state import State
+from ckptctl.model.manifest import (
     LATEST,
     MANIFEST,
     MAX_RECORD,
@@ -36,15 +36,15 @@ from ckptctl.model.records import (
     pointer_path,
     quarantine_path,
 )
-from ckptctl.model.state import State
-from ckptctl.operations.listing import list_checkpoints
-from ckptctl.operations.locate import Place, find
-from ckptctl.operations.promoting import promote
-from ckptctl.operations.prune import Policy, plan
-from ckptctl.operations.quarantine import set_mark
-from ckptctl.operations.resolve import NoneUsable, Resolution, ResolveOptions, resolve
-from ckptctl.operations.sealing import CommitOptions, commit_checkpoint
-from ckptctl.operations.verify import Options, Verdict, verify
+from ckptctl.model.paths import is_contained
+from ckptctl.operations.catalog.list import list_checkpoints
+from ckptctl.operations.catalog.resolve import NoneUsable, Resolution, ResolveOptions, resolve
+from ckptctl.operations.find import Place, find
+from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
+from ckptctl.operations.publish.promote import promote
+from ckptctl.operations.publish.prune import Policy, plan
+from ckptctl.operations.publish.quarantine import set_mark
+from ckptctl.operations.verify.verify import Options, Verdict, verify
 from ckptctl.storage.posix import PosixStore
 
 XXH, SHA = "xxh3-128:" + "0a" * 16, "sha256:" + "1b" * 32

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptctl.model.naming import component_of, elements, optimizer_state_of, parse_name
+from ckptctl.model.components import component_of, elements, optimizer_state_of
+from ckptctl.model.names import parse_name
 
 NAMES = {
     # name: (step, epoch, staging)

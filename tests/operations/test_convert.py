@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from conftest import FIXTURES
-from support_cli import run
-from support_damage import fingerprint, flip_field, load_with_torch, remove, save_with_torch
+from support.cli import run
+from support.damage import fingerprint, flip_field, load_with_torch, remove, save_with_torch
 
-from ckptctl.formats.casting import CASTABLE, Loss, cast
-from ckptctl.operations.content import digest_content
-from ckptctl.operations.opening import open_tensors
+from ckptctl.formats.items.casting import CASTABLE, Loss, cast
+from ckptctl.operations.content.digest import digest_content
+from ckptctl.operations.content.open import open_tensors
 
 torch = pytest.importorskip("torch")
 

@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import support_damage as damage
 import torch
 import torch.distributed.checkpoint as dcp
 from conftest import FIXTURES
-from support_cli import Ended, run, run_on_terminal
+from support import damage as damage
+from support.cli import Ended, run, run_on_terminal
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from ckptctl.model.difference import Diff, Statistics, Verdict
-from ckptctl.model.renaming import match_renamed
-from ckptctl.operations.diff import DiffOptions, diff
-from ckptctl.operations.diff_values import numbers
+from ckptctl.comparison.difference import Diff, Statistics, Verdict
+from ckptctl.comparison.renaming import match_renamed
+from ckptctl.operations.diff.diff import DiffOptions, diff
+from ckptctl.operations.diff.values import numbers
 
 State = dict[str, Any]
 SHAPES = {"layers.0.w": (64, 32), "layers.0.b": (64,), "layers.1.w": (32, 64), "layers.1.b": (32,)}

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 from conftest import FIXTURES
-from support_cli import run
-from support_damage import edited, flip_field, remove
-from support_gloo import LAYOUTS, NAMES, run_ranks
+from support.cli import run
+from support.damage import edited, flip_field, remove
+from support.gloo import LAYOUTS, NAMES, run_ranks
 
 from ckptctl.digest import Hasher
 from ckptctl.errors import MalformedData, Refused, StorageError
-from ckptctl.formats import safetensors as st
+from ckptctl.formats.safetensors import reader as st
 from ckptctl.model.geometry import Box
-from ckptctl.operations.content import digest_content
-from ckptctl.operations.gather import TensorSource
-from ckptctl.operations.opening import Opened, open_tensors
+from ckptctl.operations.content.digest import digest_content
+from ckptctl.operations.content.open import Opened, open_tensors
+from ckptctl.operations.content.tensors import TensorSource
 
 torch = pytest.importorskip("torch")
 
@@ -284,7 +284,7 @@ def test_sharded_safetensors_of_torch_are_put_together(samples: Path) -> None:
 
 
 def test_an_item_whose_metadata_lies_about_it_is_not_digested(copy: Callable[..., Path]) -> None:
-    from support_damage import change_tensor
+    from support.damage import change_tensor
 
     checkpoint = copy("no_dist/step-12")
     change_tensor(checkpoint, fqn="model.embed.weight", dtype="int32")

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import support_damage as damage
 from conftest import FIXTURES
-from support_cli import make_old, run, run_on_terminal
-from support_publish import Died, Stopping, Watched, ckptctl, done, newest, planted, refused
+from support import damage as damage
+from support.cli import make_old, run, run_on_terminal
+from support.publish import Died, Stopping, Watched, ckptctl, done, newest, planted, refused
 
 from ckptctl import commit
-from ckptctl.model.records import LATEST, MANIFEST, PointerRevision
-from ckptctl.operations.prune import Policy, carry_out, plan
+from ckptctl.model.manifest import LATEST, MANIFEST, PointerRevision
+from ckptctl.operations.publish.prune import Policy, carry_out, plan
 from ckptctl.storage.posix import PosixStore
 
 SHARD = "__1_0.distcp"

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import support_damage as damage
 from conftest import FIXTURES
-from support_cli import run
-from support_publish import (
+from support import damage as damage
+from support.cli import run
+from support.publish import (
     RANKS,
     Silent,
     Watched,
@@ -34,8 +34,8 @@ from support_publish import (
 
 from ckptctl import commit
 from ckptctl.errors import Conflict, OutcomeUnknown, Refused, StorageError
-from ckptctl.formats import dcp
-from ckptctl.model.records import (
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.model.manifest import (
     LATEST,
     MANIFEST,
     Manifest,
@@ -43,11 +43,11 @@ from ckptctl.model.records import (
     decode,
     pointer_path,
 )
-from ckptctl.operations.facts import facts_of
-from ckptctl.operations.promoting import promote
-from ckptctl.operations.sealing import CommitOptions, commit_checkpoint
-from ckptctl.operations.verify import Verdict, verify
-from ckptctl.operations.work import Options
+from ckptctl.operations.provenance.facts import facts_of
+from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
+from ckptctl.operations.publish.promote import promote
+from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.verify import Verdict, verify
 from ckptctl.storage.posix import PosixStore
 from ckptctl.storage.system import RealSystem
 

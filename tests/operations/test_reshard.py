@@ -17,20 +17,20 @@ from typing import Any
 
 import pytest
 from conftest import FIXTURES
-from support_cli import run
-from support_damage import flip_field, remove
+from support.cli import run
+from support.damage import flip_field, remove
 
 from ckptctl.commit import read_manifest
 from ckptctl.errors import Findings, Refused
-from ckptctl.model.partition import Mesh
-from ckptctl.model.rank_policy import Policy
-from ckptctl.model.records import MANIFEST
-from ckptctl.model.reshard_record import RESHARD
-from ckptctl.operations import reshard_target
-from ckptctl.operations.content import digest_content
-from ckptctl.operations.opening import open_tensors
-from ckptctl.operations.reshard import Resharding, ReshardOptions, reshard
-from ckptctl.operations.reshard_plan import Request
+from ckptctl.model.manifest import MANIFEST
+from ckptctl.operations.content.digest import digest_content
+from ckptctl.operations.content.open import open_tensors
+from ckptctl.operations.reshard import target as reshard_target
+from ckptctl.operations.reshard.plan import Request
+from ckptctl.operations.reshard.reshard import Resharding, ReshardOptions, reshard
+from ckptctl.sharding.mesh import Mesh
+from ckptctl.sharding.rank_policy import Policy
+from ckptctl.sharding.record import RESHARD
 from ckptctl.storage.posix import PosixStore
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
@@ -542,7 +542,7 @@ def test_source_and_result_may_lie_in_different_stores(
     pytest.importorskip("moto.server")
     import boto3
     import fsspec
-    from support_servers import moto_server, s3_environment
+    from support.servers import moto_server, s3_environment
 
     fixture = FIXTURES / "fsdp2/step-12"
     with moto_server() as endpoint:
@@ -583,11 +583,11 @@ def test_memory_stays_small_whatever_the_size(tmp_path: Path, mesh: str) -> None
     """A tensor of 768 MiB, cut along rows into rows or columns."""
     from array import array
 
-    from ckptctl.formats.item_writer import write_tensor
-    from ckptctl.formats.metadata_writer import encode_metadata
+    from ckptctl.formats.dcp.metadata_writer import encode_metadata
+    from ckptctl.formats.torch.zip_writer import write_tensor
     from ckptctl.model.checkpoint import Entry, Items, TensorEntry
     from ckptctl.model.geometry import Boxes
-    from ckptctl.model.partition import parts
+    from ckptctl.sharding.mesh import parts
 
     shape, items, source = (65536, 3072), Items(), tmp_path / "a"
     held = parts(shape, Mesh(("dp",), (2,)), {"dp": 0})

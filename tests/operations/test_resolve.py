@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import support_damage as damage
 from conftest import FIXTURES
-from support_cli import run
-from support_publish import Watched, ckptctl, done, flip_payload, planted, refused, stage_all
+from support import damage as damage
+from support.cli import run
+from support.publish import Watched, ckptctl, done, flip_payload, planted, refused, stage_all
 
 from ckptctl.errors import StorageError
-from ckptctl.model.records import LATEST, MANIFEST, pointer_path
-from ckptctl.operations.resolve import resolve
+from ckptctl.model.manifest import LATEST, MANIFEST, pointer_path
+from ckptctl.operations.catalog.resolve import resolve
 from ckptctl.storage import Entry
 from ckptctl.storage.posix import PosixReader, PosixStore
 

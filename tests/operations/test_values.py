@@ -12,32 +12,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import support_damage as damage
 from conftest import FIXTURES
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support_cli import run as run_cli
-from support_publish import Watched, ckptctl, done, place_of, planted, refused
-from support_stores import torch_zip
-from support_values import fill, put, rewrite_item, saved, spoil
+from support import damage as damage
+from support.cli import run as run_cli
+from support.publish import Watched, ckptctl, done, place_of, planted, refused
+from support.stores import torch_zip
+from support.values import fill, put, rewrite_item, saved, spoil
 from test_formats import record_of
 from test_samples import FIXTURE_CASES, HEALTHY, INDISTINGUISHABLE
 
 from ckptctl.checks import VALUE_CHECKS
 from ckptctl.checks.values import HUGE
-from ckptctl.formats.itemscan import scan_items
-from ckptctl.formats.tensorpickle import parse_tensor
-from ckptctl.formats.valuescan import FORMATS, Scanner, scanner_of, values_of, view_of
+from ckptctl.formats.items.scan import scan_items
+from ckptctl.formats.items.values import FORMATS, Scanner, scanner_of, values_of, view_of
+from ckptctl.formats.pickles.tensors import parse_tensor
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item, TensorEntry
 from ckptctl.model.dtypes import FLOATING, ITEM_SIZE
 from ckptctl.model.finding import Coverage, Finding, Severity, Stage
 from ckptctl.model.geometry import Box, Boxes
 from ckptctl.model.observation import ItemSeen, Payload, ValuesSeen
-from ckptctl.model.tensorvalues import TensorValues
-from ckptctl.operations.locate import find
-from ckptctl.operations.promoting import promote
-from ckptctl.operations.verify import Verdict, Verification, verify
-from ckptctl.operations.work import Options
+from ckptctl.model.tensor_values import TensorValues
+from ckptctl.operations.find import find
+from ckptctl.operations.publish.promote import promote
+from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.verify import Verdict, Verification, verify
 from ckptctl.storage import open_store
 from ckptctl.storage.posix import PosixStore
 

@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptctl.checks.likeness import Home, Proof, compare, home_of
-from ckptctl.checks.peers import keeps_pace, odd_times, peer_views, supports
-from ckptctl.checks.votes import Dissent, Level, Support, consensus, dissents
-from ckptctl.formats.prints import says_something, zero_crc
-from ckptctl.model.evidence import Likeness, Neighbour, Probe
-from ckptctl.model.stamps import (
+from ckptctl.formats.items.crc_summary import says_something, zero_crc
+from ckptctl.operations.provenance.collect import Catcher
+from ckptctl.provenance.consensus import Dissent, Level, Support, consensus, dissents
+from ckptctl.provenance.counters import (
     Counter,
     Kind,
     RunMark,
@@ -24,7 +22,9 @@ from ckptctl.model.stamps import (
     stamps_of,
     tells,
 )
-from ckptctl.operations.gleaning import Catcher
+from ckptctl.provenance.evidence import Likeness, Neighbour, Probe
+from ckptctl.provenance.peers import keeps_pace, odd_times, peer_views, supports
+from ckptctl.provenance.similarity import Home, Proof, compare, home_of
 
 
 def f(rank: int, number: int = 0) -> str:

@@ -14,19 +14,25 @@ from typing import Any
 import pytest
 import torch
 from conftest import FIXTURES
-from support_cli import Ended, run
+from support.cli import Ended, run
 
 from ckptctl.commit import read_manifest
+from ckptctl.comparison.consequences import (
+    RULES,
+    STANDARD,
+    Consequence,
+    consequence_of,
+    standard_facts,
+)
 from ckptctl.errors import MalformedData, Refused, UsageError
-from ckptctl.formats import dcp
-from ckptctl.model.consequences import RULES, STANDARD, Consequence, consequence_of, standard_facts
-from ckptctl.model.identity import config_digest, flatten, same
-from ckptctl.model.records import Manifest
-from ckptctl.operations.diff import diff
-from ckptctl.operations.diff_structure import compare_facts
-from ckptctl.operations.facts import Facts, facts_of, with_given
-from ckptctl.operations.identityfile import read_identity
-from ckptctl.operations.locate import split
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.model.manifest import Manifest
+from ckptctl.model.run_facts import config_digest, flatten, same
+from ckptctl.operations.diff.diff import diff
+from ckptctl.operations.diff.structure import compare_facts
+from ckptctl.operations.find import split
+from ckptctl.operations.provenance.facts import Facts, facts_of, with_given
+from ckptctl.operations.provenance.facts_file import read_identity
 from ckptctl.storage import open_store
 
 LOAD, ORDER = Consequence.BREAKS_LOAD, Consequence.DATA_ORDER

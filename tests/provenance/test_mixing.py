@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import support_reported
 from conftest import FIXTURES
-from support_cli import run as run_cli
-from support_damage import METADATA, drop_keys, load_with_torch, metadata_of, write_metadata
-from support_mixing import (
+from support import reported as support_reported
+from support.cli import run as run_cli
+from support.damage import METADATA, drop_keys, load_with_torch, metadata_of, write_metadata
+from support.mixing import (
     BETWEEN,
     LEGAL,
     LONG_AGO,
@@ -35,17 +35,17 @@ from support_mixing import (
 
 from ckptctl import commit
 from ckptctl.checks import IDENTITY_CHECKS
-from ckptctl.cli.standing import why_unverified
+from ckptctl.cli.output.unverified import why_unverified
 from ckptctl.digest import Hasher
 from ckptctl.errors import Findings
 from ckptctl.model.checkpoint import rank_of
-from ckptctl.model.evidence import Source
 from ckptctl.model.finding import Severity, Stage
-from ckptctl.model.records import FileRecord, Manifest, Receipt
-from ckptctl.operations.locate import locate
-from ckptctl.operations.resolve import ResolveOptions, resolve
-from ckptctl.operations.sealing import CommitOptions, commit_checkpoint
-from ckptctl.operations.verify import Options, Verdict, verify
+from ckptctl.model.manifest import FileRecord, Manifest, Receipt
+from ckptctl.operations.catalog.resolve import ResolveOptions, resolve
+from ckptctl.operations.find import locate
+from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
+from ckptctl.operations.verify.verify import Options, Verdict, verify
+from ckptctl.provenance.evidence import Source
 from ckptctl.storage import open_store
 
 torch = pytest.importorskip("torch")

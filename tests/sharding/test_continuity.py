@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ckptctl.model.continuity import continuity
-from ckptctl.model.rank_policy import Outcome
+from ckptctl.sharding.continuity import continuity
+from ckptctl.sharding.rank_policy import Outcome
 
 EVERYTHING = ("model", "optimizer", "scheduler", "progress", "data", "rng")
 

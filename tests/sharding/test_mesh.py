@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ckptctl.errors import UsageError
 from ckptctl.model.geometry import Box, Boxes, tile
-from ckptctl.model.overlaps import Overlaps
-from ckptctl.model.partition import Mesh, chunk, parts
+from ckptctl.sharding.mesh import Mesh, chunk, parts
+from ckptctl.sharding.overlaps import Overlaps
 
 
 @settings(deadline=None)

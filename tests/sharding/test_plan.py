@@ -15,16 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckptctl.errors import MalformedData, UsageError
-from ckptctl.formats import dcp
-from ckptctl.formats.item_writer import item_length
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.formats.torch.zip_writer import item_length
 from ckptctl.model.checkpoint import Checkpoint, Entry, Items, ObjectEntry, TensorEntry
 from ckptctl.model.geometry import Box, Boxes, tile
-from ckptctl.model.layout import DimRule, SourceLayout, cuts_of
-from ckptctl.model.partition import Mesh, parts
-from ckptctl.model.per_rank import families
-from ckptctl.model.plan import Copy, Plan, Write
-from ckptctl.model.rank_policy import Policy
-from ckptctl.operations.reshard_plan import Planned, Request, plan_reshard
+from ckptctl.operations.reshard.plan import Planned, Request, plan_reshard
+from ckptctl.sharding.cuts import DimRule, SourceLayout, cuts_of
+from ckptctl.sharding.mesh import Mesh, parts
+from ckptctl.sharding.plan import Copy, Plan, Write
+from ckptctl.sharding.rank_policy import Policy
+from ckptctl.sharding.rank_state import families
 from ckptctl.storage.posix import PosixStore
 
 KEEP = {"rng": Policy.KEEP, "data": Policy.KEEP}

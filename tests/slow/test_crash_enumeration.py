@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from conftest import FIXTURES
-from support_crash import (
+from support.crash import (
     Answers,
     Census,
     Disk,
@@ -33,17 +33,17 @@ from support_crash import (
 )
 
 from ckptctl import commit
+from ckptctl.completeness.audit import Wanted
 from ckptctl.digest import Hasher
 from ckptctl.errors import NothingThere, Refused
-from ckptctl.model.audit import Wanted
 from ckptctl.model.checkpoint import rank_of
-from ckptctl.model.records import MANIFEST, FileRecord, Receipt
-from ckptctl.operations.locate import Place, find
-from ckptctl.operations.promoting import promote
-from ckptctl.operations.prune import Policy, carry_out, plan
-from ckptctl.operations.quarantine import set_mark
-from ckptctl.operations.resolve import NoneUsable, ResolveOptions, resolve
-from ckptctl.operations.sealing import CommitOptions, commit_checkpoint
+from ckptctl.model.manifest import MANIFEST, FileRecord, Receipt
+from ckptctl.operations.catalog.resolve import NoneUsable, ResolveOptions, resolve
+from ckptctl.operations.find import Place, find
+from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
+from ckptctl.operations.publish.promote import promote
+from ckptctl.operations.publish.prune import Policy, carry_out, plan
+from ckptctl.operations.publish.quarantine import set_mark
 from ckptctl.storage.posix import PosixStore
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from support_publish import (
+from support.publish import (
     SOURCES,
     Source,
     load_source,
@@ -19,10 +19,10 @@ from support_publish import (
 from ckptctl.checks import CHECKS
 from ckptctl.errors import NothingThere
 from ckptctl.model.finding import Stage
-from ckptctl.model.records import MANIFEST
-from ckptctl.operations.resolve import NoneUsable
-from ckptctl.operations.verify import Verdict, verify
-from ckptctl.operations.work import Options
+from ckptctl.model.manifest import MANIFEST
+from ckptctl.operations.catalog.resolve import NoneUsable
+from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.verify import Verdict, verify
 from ckptctl.storage import open_store
 
 ROUNDS = 300

@@ -11,11 +11,11 @@ from uuid import uuid4
 
 import pytest
 from conftest import FIXTURES
-from support_cli import Ended
-from support_publish import Bucket, bucket, done, planted, race, s3_environment, s3_server
+from support.cli import Ended
+from support.publish import Bucket, bucket, done, planted, race, s3_environment, s3_server
 
 from ckptctl import commit
-from ckptctl.model.records import PointerRevision
+from ckptctl.model.manifest import PointerRevision
 from ckptctl.storage import open_store
 
 RACERS = 8

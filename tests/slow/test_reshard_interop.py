@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support_gloo import LAYOUTS, NAMES, run_ranks
+from support.gloo import LAYOUTS, NAMES, run_ranks
 
-from ckptctl.formats import dcp
-from ckptctl.formats.stored import locate_tensor
-from ckptctl.operations.reshard import ReshardOptions, reshard
-from ckptctl.operations.reshard_plan import Request
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.formats.items.storage import locate_tensor
+from ckptctl.operations.reshard.plan import Request
+from ckptctl.operations.reshard.reshard import ReshardOptions, reshard
 from ckptctl.storage.posix import PosixStore
 
 pytest.importorskip("torch")

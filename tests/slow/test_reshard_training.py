@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from support_cli import run
-from support_gloo import run_ranks
+from support.cli import run
+from support.gloo import run_ranks
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow

@@ -15,9 +15,9 @@ from uuid import uuid4
 
 import pytest
 from conftest import FIXTURES
-from support_publish import Bucket, bucket, ckptctl, done, s3_environment, s3_server
+from support.publish import Bucket, bucket, ckptctl, done, s3_environment, s3_server
 
-from ckptctl.model.records import MANIFEST, Manifest, decode, pointer_path
+from ckptctl.model.manifest import MANIFEST, Manifest, decode, pointer_path
 
 TIMEOUT = 0.5
 ROUNDS = 2

@@ -13,14 +13,14 @@ from uuid import uuid4
 import fsspec
 import pytest
 from conftest import FIXTURES
-from support_stores import BucketPlace, DirectoryPlace, MemoryPlace, Place, fill, web_server
+from support.stores import BucketPlace, DirectoryPlace, MemoryPlace, Place, fill, web_server
 
 from ckptctl.errors import NotFound, NothingThere, ShortRead, StorageError
 from ckptctl.model.finding import Finding
-from ckptctl.operations.locate import find
-from ckptctl.operations.verify import Verdict, Verification, verify
+from ckptctl.operations.find import find
+from ckptctl.operations.verify.verify import Verdict, Verification, verify
 from ckptctl.storage import Store, open_store, walk
-from ckptctl.storage.object import ObjectStore
+from ckptctl.storage.fsspec import ObjectStore
 from ckptctl.storage.posix import PosixStore
 
 DATA = bytes(range(256)) * 40

@@ -17,8 +17,8 @@ from uuid import uuid4
 
 import pytest
 from conftest import FIXTURES
-from support_cli import run
-from support_servers import (
+from support.cli import run
+from support.servers import (
     Outcome,
     content,
     moto_server,
@@ -31,7 +31,7 @@ from support_servers import (
 
 from ckptctl.errors import Conflict, NotFound, OutcomeUnknown, Refused, StorageError
 from ckptctl.storage import WritableStore, open_writable, walk
-from ckptctl.storage.conditional import ConditionalStore
+from ckptctl.storage.fsspec_writer import ConditionalStore
 from ckptctl.storage.posix import PosixStore
 from ckptctl.storage.system import RealSystem
 

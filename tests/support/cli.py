@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-GOLDEN = Path(__file__).resolve().parent / "golden"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 OWN_COLOURS = re.compile(r"\x1b\[(?:0|1|2|31|32|33|36)(?:;(?:1|2))?m")
 """The colour codes that ckptctl itself writes."""
 

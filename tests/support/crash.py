@@ -24,8 +24,8 @@ from types import TracebackType
 from typing import TypeAlias
 
 from ckptctl.errors import MalformedData, NotFound, NothingThere, ShortRead, StorageError
-from ckptctl.model.records import MANIFEST, Manifest, decode
-from ckptctl.operations.resolve import NoneUsable, ResolveOptions, resolve
+from ckptctl.model.manifest import MANIFEST, Manifest, decode
+from ckptctl.operations.catalog.resolve import NoneUsable, ResolveOptions, resolve
 from ckptctl.storage import Entry
 from ckptctl.storage.system import RealSystem
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ckptctl.model.finding import Finding, Severity
-from ckptctl.operations.locate import find
-from ckptctl.operations.verify import Verification, verify
-from ckptctl.operations.work import Options
+from ckptctl.operations.find import find
+from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.verify import Verification, verify
 from ckptctl.storage import open_store
 
 METADATA = ".metadata"

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from support_gloo import run_ranks
+from support.gloo import run_ranks
 
 from ckptctl.checks import IDENTITY_CHECKS
 from ckptctl.model.finding import Finding, Severity
-from ckptctl.operations.locate import locate
-from ckptctl.operations.verify import Verdict, Verification, verify
-from ckptctl.operations.work import Options
+from ckptctl.operations.find import locate
+from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.verify import Verdict, Verification, verify
 from ckptctl.storage import open_store
 
 RANKS = 4

@@ -24,19 +24,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import support_damage as damage
-from conftest import FIXTURES
-from support_cli import Ended, environment
+from conftest import FIXTURES, ROOT
+from support import damage
+from support.cli import Ended, environment
 
 from ckptctl import commit
 from ckptctl.cli.main import main
 from ckptctl.digest import DEFAULT, Hasher
-from ckptctl.model.records import FileRecord, Receipt
-from ckptctl.operations.locate import Place, find, locate
-from ckptctl.operations.promoting import promote
-from ckptctl.operations.prune import Policy, carry_out, plan
-from ckptctl.operations.resolve import ResolveOptions, resolve
-from ckptctl.operations.sealing import CommitOptions, commit_checkpoint
+from ckptctl.model.manifest import FileRecord, Receipt
+from ckptctl.operations.catalog.resolve import ResolveOptions, resolve
+from ckptctl.operations.find import Place, find, locate
+from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
+from ckptctl.operations.publish.promote import promote
+from ckptctl.operations.publish.prune import Policy, carry_out, plan
 from ckptctl.storage import Entry, Reader, WritableStore, open_store
 from ckptctl.storage.posix import PosixStore
 
@@ -552,11 +552,11 @@ def _helper(
     part: str, *, env: Mapping[str, str] | None = None, stderr: Any = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        [sys.executable, __file__, part],
+        [sys.executable, "-m", "support.publish", part],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
-        env={**os.environ, **(env or {})},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), **(env or {})},
     )
     try:
         yield process

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import support_damage as damage
-from support_damage import Origin
+from support import damage as damage
+from support.damage import Origin
 
 Change = Callable[[bytearray], None]
 """Changes the bytes of a tensor's storage in place."""

@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from ckptctl.cli.auditing import AllowMissing, Mapped, Required, wanted_of
-from ckptctl.cli.bar import progress
-from ckptctl.cli.common import DryRun, Json, Quiet, Yes, confirm, emit, open_one
-from ckptctl.cli.text import Screen, plural, safe, size
+from ckptctl.cli.options import DryRun, Json, Quiet, Yes, confirm, emit, open_one
+from ckptctl.cli.output.audit import AllowMissing, Mapped, Required, wanted_of
+from ckptctl.cli.output.progress import progress
+from ckptctl.cli.output.text import Screen, plural, safe, size
 from ckptctl.errors import UsageError
-from ckptctl.operations.identityfile import read_identity
-from ckptctl.operations.promoting import Promoted, promote
-from ckptctl.operations.sealing import CommitOptions, Committed, commit_checkpoint
+from ckptctl.operations.provenance.facts_file import read_identity
+from ckptctl.operations.publish.commit import CommitOptions, Committed, commit_checkpoint
+from ckptctl.operations.publish.promote import Promoted, promote
 
 Checkpoint = Annotated[str, typer.Argument(help="Directory or URL of one checkpoint.")]
 

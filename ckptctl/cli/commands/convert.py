@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from ckptctl.cli.bar import progress
-from ckptctl.cli.common import DryRun, Json, Quiet, emit
-from ckptctl.cli.text import Screen, plural, safe, size
-from ckptctl.formats.safetensors_writer import parse_size
-from ckptctl.operations.conversion import Conversion, ConvertOptions
-from ckptctl.operations.convert import convert
-from ckptctl.operations.selection import Selection, parse_rename
+from ckptctl.cli.options import DryRun, Json, Quiet, emit
+from ckptctl.cli.output.progress import progress
+from ckptctl.cli.output.text import Screen, plural, safe, size
+from ckptctl.formats.safetensors.writer import parse_size
+from ckptctl.operations.content.selection import Selection, parse_rename
+from ckptctl.operations.convert.convert import convert
+from ckptctl.operations.convert.options import Conversion, ConvertOptions
 
 _MOST_LINES = 12
 

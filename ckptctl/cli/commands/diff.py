@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from ckptctl.cli.bar import progress
-from ckptctl.cli.common import Json, Quiet
-from ckptctl.cli.diffing import render_diff
-from ckptctl.cli.machine import to_json
-from ckptctl.cli.text import Screen
+from ckptctl.cli.options import Json, Quiet
+from ckptctl.cli.output.diff import render_diff
+from ckptctl.cli.output.json import to_json
+from ckptctl.cli.output.progress import progress
+from ckptctl.cli.output.text import Screen
+from ckptctl.comparison.consequences import Consequence
 from ckptctl.errors import UsageError
-from ckptctl.model.consequences import Consequence
-from ckptctl.operations.diff import DiffOptions, diff
+from ckptctl.operations.diff.diff import DiffOptions, diff
 
 FINDINGS, UNFINISHED = 10, 4
 

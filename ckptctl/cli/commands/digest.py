@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from ckptctl.cli.bar import progress
-from ckptctl.cli.common import Json, Quiet, emit
-from ckptctl.cli.text import Screen, columns, plural, safe, size
-from ckptctl.operations.content import Content, digest_content
-from ckptctl.operations.opening import open_tensors
+from ckptctl.cli.options import Json, Quiet, emit
+from ckptctl.cli.output.progress import progress
+from ckptctl.cli.output.text import Screen, columns, plural, safe, size
+from ckptctl.operations.content.digest import Content, digest_content
+from ckptctl.operations.content.open import open_tensors
 
 _FINDINGS_CODE = 10
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from ckptctl.cli.common import Json, emit
-from ckptctl.cli.text import Screen, columns, safe
-from ckptctl.operations.history import Event, history
+from ckptctl.cli.options import Json, emit
+from ckptctl.cli.output.text import Screen, columns, safe
+from ckptctl.operations.catalog.history import Event, history
 from ckptctl.storage import open_store
 
 

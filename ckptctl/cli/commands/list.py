@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ckptctl.cli.machine import to_json
-from ckptctl.cli.text import Screen, age, columns, safe, size
-from ckptctl.model.state import State
-from ckptctl.operations.listing import Listing, list_checkpoints
+from ckptctl.cli.output.json import to_json
+from ckptctl.cli.output.text import Screen, age, columns, safe, size
+from ckptctl.model.commit_state import State
+from ckptctl.operations.catalog.list import Listing, list_checkpoints
 from ckptctl.storage import open_store
 
 _COLOURS = {

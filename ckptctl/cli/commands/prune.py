@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from ckptctl.cli.common import DryRun, Json, Quiet, Yes, confirm, emit
-from ckptctl.cli.text import Screen, columns, plural, safe, size
+from ckptctl.cli.options import DryRun, Json, Quiet, Yes, confirm, emit
+from ckptctl.cli.output.text import Screen, columns, plural, safe, size
 from ckptctl.errors import UsageError
-from ckptctl.operations.prune import Fate, Plan, Policy, carry_out, plan
+from ckptctl.operations.publish.prune import Fate, Plan, Policy, carry_out, plan
 from ckptctl.storage import open_writable
 
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from ckptctl.cli.common import DryRun, Json, Quiet, Yes, confirm, emit, open_one
-from ckptctl.cli.text import Screen, safe
-from ckptctl.operations.quarantine import Marked, set_mark
+from ckptctl.cli.options import DryRun, Json, Quiet, Yes, confirm, emit, open_one
+from ckptctl.cli.output.text import Screen, safe
+from ckptctl.operations.publish.quarantine import Marked, set_mark
 
 Checkpoint = Annotated[str, typer.Argument(help="Directory or URL of one checkpoint.")]
 Reason = Annotated[str, typer.Option(help="Why, for whoever is on call next.")]

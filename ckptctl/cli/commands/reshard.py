@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from ckptctl.cli.bar import progress
-from ckptctl.cli.common import DryRun, Json, Quiet, Yes, confirm, emit
-from ckptctl.cli.text import Screen, columns, plural, safe, size
-from ckptctl.model.layout import DimRule
-from ckptctl.model.partition import Mesh
-from ckptctl.model.rank_policy import Policy
-from ckptctl.operations.reshard import Resharding, ReshardOptions, reshard
-from ckptctl.operations.reshard_plan import Request
+from ckptctl.cli.options import DryRun, Json, Quiet, Yes, confirm, emit
+from ckptctl.cli.output.progress import progress
+from ckptctl.cli.output.text import Screen, columns, plural, safe, size
+from ckptctl.operations.reshard.plan import Request
+from ckptctl.operations.reshard.reshard import Resharding, ReshardOptions, reshard
+from ckptctl.sharding.cuts import DimRule
+from ckptctl.sharding.mesh import Mesh
+from ckptctl.sharding.rank_policy import Policy
 
 _REFUSED_CODE = 5
 _MOST_FILES = 16

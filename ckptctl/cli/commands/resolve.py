@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from ckptctl.cli.bar import progress
-from ckptctl.cli.common import Json, Quiet
-from ckptctl.cli.machine import to_json
-from ckptctl.cli.text import safe
-from ckptctl.operations.resolve import (
+from ckptctl.cli.options import Json, Quiet
+from ckptctl.cli.output.json import to_json
+from ckptctl.cli.output.progress import progress
+from ckptctl.cli.output.text import safe
+from ckptctl.operations.catalog.resolve import (
     NoneUsable,
     Resolution,
     ResolveOptions,

@@ -8,13 +8,13 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from ckptctl.cli.drawing import draw_layout
-from ckptctl.cli.machine import to_json
-from ckptctl.cli.text import Screen, age, columns, number, plural, ranks, safe, size
+from ckptctl.cli.output.json import to_json
+from ckptctl.cli.output.tensor_layout import draw_layout
+from ckptctl.cli.output.text import Screen, age, columns, number, plural, ranks, safe, size
 from ckptctl.errors import UsageError
 from ckptctl.model.geometry import Shape
-from ckptctl.operations.locate import open_place
-from ckptctl.operations.show import Description, FileRow, ObjectRow, TensorRow, Viewer
+from ckptctl.operations.catalog.show import Description, FileRow, ObjectRow, TensorRow, Viewer
+from ckptctl.operations.find import open_place
 from ckptctl.storage import open_store
 
 _VALUE_WIDTH = 60

@@ -10,17 +10,17 @@ from typing import Annotated
 import typer
 
 from ckptctl.checks import VALUE_CHECKS, by_id
-from ckptctl.cli.auditing import AllowMissing, Mapped, wanted_of
-from ckptctl.cli.bar import progress
-from ckptctl.cli.machine import to_json
-from ckptctl.cli.text import Screen, safe
-from ckptctl.cli.verification import render, render_sum
+from ckptctl.cli.output.audit import AllowMissing, Mapped, wanted_of
+from ckptctl.cli.output.json import to_json
+from ckptctl.cli.output.progress import progress
+from ckptctl.cli.output.text import Screen, safe
+from ckptctl.cli.output.verify import render, render_sum
+from ckptctl.completeness.audit import PROFILES
 from ckptctl.errors import CkptctlError, UsageError
-from ckptctl.model.audit import PROFILES
 from ckptctl.model.finding import Severity
-from ckptctl.operations.locate import locate
-from ckptctl.operations.verify import Verdict, Verification, verify
-from ckptctl.operations.work import Options
+from ckptctl.operations.find import locate
+from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.verify import Verdict, Verification, verify
 from ckptctl.storage import open_store
 
 _FINDINGS_CODE = 10

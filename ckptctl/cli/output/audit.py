@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ckptctl.cli.text import plural, ranks, safe
+from ckptctl.cli.output.text import plural, ranks, safe
+from ckptctl.completeness.audit import PROFILES, Audit, Lack, Part, Presence, Wanted
+from ckptctl.completeness.classifier import NAMES
 from ckptctl.errors import UsageError
-from ckptctl.model.audit import PROFILES, Audit, Lack, Part, Presence, Wanted
-from ckptctl.model.classify import NAMES
 
 _NAMED = 3
 """Parameters without state that the line names; it counts more."""

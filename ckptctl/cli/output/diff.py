@@ -5,9 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 
-from ckptctl.cli.text import Screen, columns, plural, safe
-from ckptctl.model.consequences import Consequence
-from ckptctl.model.difference import ContentRow, Diff, EntryChange, KeyChange, SideSeen, Verdict
+from ckptctl.cli.output.text import Screen, columns, plural, safe
+from ckptctl.comparison.consequences import Consequence
+from ckptctl.comparison.difference import (
+    ContentRow,
+    Diff,
+    EntryChange,
+    KeyChange,
+    SideSeen,
+    Verdict,
+)
 
 _MOST = 20
 _EXAMPLES = 3

@@ -8,7 +8,7 @@ import json
 import math
 from typing import Any
 
-from ckptctl.formats.values import Described
+from ckptctl.formats.pickles.values import Described
 from ckptctl.model.finding import Severity, Stage
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ckptctl.cli.text import safe
+from ckptctl.cli.output.text import safe
 from ckptctl.operations.progress import Progress, Silent
 
 if TYPE_CHECKING:

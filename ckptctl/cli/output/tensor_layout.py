@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ckptctl.cli.text import Screen, columns, plural, safe, size
+from ckptctl.cli.output.text import Screen, columns, plural, safe, size
 from ckptctl.model.geometry import Box
-from ckptctl.operations.show import BoxRow, Layout
+from ckptctl.operations.catalog.show import BoxRow, Layout
 
 _MOST_DOWN, _MOST_ACROSS = 32, 16
 

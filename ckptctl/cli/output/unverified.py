@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ckptctl.cli.text import plural, safe
-from ckptctl.model.evidence import Source
-from ckptctl.operations.verify import Verification
+from ckptctl.cli.output.text import plural, safe
+from ckptctl.operations.verify.verify import Verification
+from ckptctl.provenance.evidence import Source
 
 _MOST_NAMED = 4
 _DOUBTS = {

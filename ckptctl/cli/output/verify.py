@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ckptctl.cli.auditing import audit_line
-from ckptctl.cli.standing import run_caveat, why_unverified
-from ckptctl.cli.text import Screen, plural, ranks, safe, size
+from ckptctl.cli.output.audit import audit_line
+from ckptctl.cli.output.text import Screen, plural, ranks, safe, size
+from ckptctl.cli.output.unverified import run_caveat, why_unverified
 from ckptctl.model.finding import Coverage, Finding, Severity, Stage
 from ckptctl.model.geometry import Box
-from ckptctl.operations.verify import Verdict, Verification
-from ckptctl.operations.work import Options
+from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.verify import Verdict, Verification
 
 _MOST_FINDINGS = 40
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}

@@ -6,7 +6,7 @@ Source of the names: ``torch/distributed/checkpoint/{metadata,filesystem}.py``, 
 from __future__ import annotations
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats.pickles import Function, Opaque, Sealed, size
+from ckptctl.formats.pickles.unpickler import Function, Opaque, Sealed, size
 
 METADATA = "torch.distributed.checkpoint.metadata"
 FILESYSTEM = "torch.distributed.checkpoint.filesystem"

@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Any
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats.dcp_classes import (
+from ckptctl.formats.dcp.classes import (
     FILESYSTEM,
     METADATA,
     TABLE,
@@ -29,14 +29,14 @@ from ckptctl.formats.dcp_classes import (
     requires_grad,
     sound_properties,
 )
-from ckptctl.formats.dcp_metadata import (
+from ckptctl.formats.dcp.metadata import (
     Parsed,
     describe_globals,
     parse,
     read_rest,
     root_state,
 )
-from ckptctl.formats.pickles import MAX_SIZE, SCAN_LIMIT, SafeUnpickler, no_collector, run
+from ckptctl.formats.pickles.unpickler import MAX_SIZE, SCAN_LIMIT, SafeUnpickler, no_collector, run
 from ckptctl.model.checkpoint import Items, ObjectEntry, TensorEntry
 from ckptctl.model.geometry import Boxes
 from ckptctl.storage import Reader

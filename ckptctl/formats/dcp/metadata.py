@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats.dcp_classes import (
+from ckptctl.formats.dcp.classes import (
     TABLE,
     BytesRecord,
     ChunkRecord,
@@ -23,7 +23,7 @@ from ckptctl.formats.dcp_classes import (
     requires_grad,
     sound_properties,
 )
-from ckptctl.formats.pickles import Opaque, SafeUnpickler, load
+from ckptctl.formats.pickles.unpickler import Opaque, SafeUnpickler, load
 from ckptctl.model.checkpoint import (
     Entry,
     Fault,

@@ -13,8 +13,8 @@ from itertools import islice
 from typing import TypeVar
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats.dcp_classes import FILESYSTEM, METADATA
-from ckptctl.formats.item_writer import number
+from ckptctl.formats.dcp.classes import FILESYSTEM, METADATA
+from ckptctl.formats.torch.zip_writer import number
 from ckptctl.model.checkpoint import Entry, Item, Items, TensorEntry
 from ckptctl.model.dtypes import ALIASES, NAMES
 from ckptctl.model.geometry import Box, Shape

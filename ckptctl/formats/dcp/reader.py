@@ -11,8 +11,8 @@ from array import array
 from collections.abc import Iterable, Mapping
 
 from ckptctl.errors import NotFound
-from ckptctl.formats.dcp_columns import parse_metadata
-from ckptctl.formats.dcp_metadata import Parsed
+from ckptctl.formats.dcp.columns import parse_metadata
+from ckptctl.formats.dcp.metadata import Parsed
 from ckptctl.model.checkpoint import (
     Checkpoint,
     Entry,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
-from ckptctl.formats.dcp_metadata import Parsed, parse
+from ckptctl.formats.dcp.metadata import Parsed, parse
 
 _MARK = b"storage_meta"
 _PREAMBLE = 11  # PROTO and the first FRAME, whose length depends on the length of the save's path

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from ckptctl.formats import torchzip
+from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.observation import RecordSeen
 from ckptctl.storage import Reader
 

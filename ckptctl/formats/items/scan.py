@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ckptctl.errors import MalformedData, UnsafeData
-from ckptctl.formats import torchzip, transforms
-from ckptctl.formats.itembytes import RUN, ItemBytes, Sink, Sparse, Spooled, Stream, Whole
-from ckptctl.formats.tensorpickle import parse_tensor
-from ckptctl.formats.values import dangerous_names
-from ckptctl.formats.valuescan import Scanner, scanner_of, values_of
+from ckptctl.formats.items import transforms
+from ckptctl.formats.items.bytes import RUN, ItemBytes, Sink, Sparse, Spooled, Stream, Whole
+from ckptctl.formats.items.values import Scanner, scanner_of, values_of
+from ckptctl.formats.pickles.tensors import parse_tensor
+from ckptctl.formats.pickles.values import dangerous_names
+from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.checkpoint import Fault, Item
 from ckptctl.model.finding import Location
 from ckptctl.model.observation import ItemSeen, Payload, RecordSeen

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import IO
 
 from ckptctl.errors import MalformedData, ShortRead
-from ckptctl.formats import transforms
-from ckptctl.formats.itembytes import RUN
-from ckptctl.formats.itemscan import scan_items
+from ckptctl.formats.items import transforms
+from ckptctl.formats.items.bytes import RUN
+from ckptctl.formats.items.scan import scan_items
 from ckptctl.model.checkpoint import Item
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Shape

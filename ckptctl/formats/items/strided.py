@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats.stored import Stored
+from ckptctl.formats.items.storage import Stored
 from ckptctl.model.checkpoint import Item
 from ckptctl.storage import Reader
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats.pickles import Function, Opaque, load, size
+from ckptctl.formats.pickles.unpickler import Function, Opaque, load, size
 from ckptctl.model.dtypes import STORAGE_DTYPE, item_size
 from ckptctl.model.observation import Payload
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn, cast
 
 from ckptctl.errors import MalformedData, UnsafeData
-from ckptctl.formats.picklescan import scan
+from ckptctl.formats.pickles.opcodes import scan
 from ckptctl.model.dtypes import NAMES, canonical
 
 SCAN_LIMIT = 4 << 20

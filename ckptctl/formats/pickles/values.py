@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats import torchzip
-from ckptctl.formats.pickles import Function, Opaque, attributes_of, load
-from ckptctl.formats.tensorpickle import TABLE as TENSOR_TABLE
-from ckptctl.formats.tensorpickle import TensorRef, persistent_storage
+from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
+from ckptctl.formats.pickles.tensors import TensorRef, persistent_storage
+from ckptctl.formats.pickles.unpickler import Function, Opaque, attributes_of, load
+from ckptctl.formats.torch import zip as torchzip
 
 MAX_VALUE = 16 << 20
 """Bytes of an item above which its value is not decoded for display."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ckptctl.errors import UsageError
-from ckptctl.formats.safetensors import DTYPES
+from ckptctl.formats.safetensors.reader import DTYPES
 from ckptctl.model.dtypes import ITEM_SIZE
 from ckptctl.model.geometry import Shape
 

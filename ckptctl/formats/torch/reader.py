@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats import torchzip
-from ckptctl.formats.pickles import Function, load
-from ckptctl.formats.stored import Stored
-from ckptctl.formats.tensorpickle import TABLE as TENSOR_TABLE
-from ckptctl.formats.tensorpickle import TensorRef, persistent_storage
-from ckptctl.formats.values import value_table
+from ckptctl.formats.items.storage import Stored
+from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
+from ckptctl.formats.pickles.tensors import TensorRef, persistent_storage
+from ckptctl.formats.pickles.unpickler import Function, load
+from ckptctl.formats.pickles.values import value_table
+from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.checkpoint import (
     Checkpoint,
     Entry,

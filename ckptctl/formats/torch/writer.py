@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats.item_writer import (
+from ckptctl.formats.torch.zip_writer import (
     Archive,
     Sink,
     number,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ckptctl import commit
 from ckptctl.errors import MalformedData, NothingThere
-from ckptctl.model.records import LATEST, MANIFEST, QUARANTINE
-from ckptctl.operations.locate import find
+from ckptctl.model.manifest import LATEST, MANIFEST, QUARANTINE
+from ckptctl.operations.find import find
 from ckptctl.storage import Store
 
 

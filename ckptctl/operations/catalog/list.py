@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from ckptctl.commit import read_manifest, read_pointer, read_quarantine
 from ckptctl.errors import MalformedData, NotFound, NothingThere, StorageError
-from ckptctl.formats import dcp
-from ckptctl.formats.dcp_summary import Summary, summarise
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.formats.dcp.summary import Summary, summarise
 from ckptctl.model.checkpoint import File, rank_of
-from ckptctl.model.records import LATEST, MANIFEST, QUARANTINE
-from ckptctl.model.state import State
-from ckptctl.operations.locate import Place, Pointer, find, not_read, pointers
+from ckptctl.model.commit_state import State
+from ckptctl.model.manifest import LATEST, MANIFEST, QUARANTINE
+from ckptctl.operations.find import Place, Pointer, find, not_read, pointers
 from ckptctl.storage import Store
 
 EXAMINE_LIMIT = 4 << 20

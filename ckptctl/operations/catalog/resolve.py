@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 
 from ckptctl import commit
 from ckptctl.errors import Findings, MalformedData, NothingThere, StorageError
+from ckptctl.model.commit_state import State
 from ckptctl.model.finding import Severity
-from ckptctl.model.records import LATEST, MANIFEST, Manifest
-from ckptctl.model.state import State
-from ckptctl.operations.listing import state_of
-from ckptctl.operations.locate import Place, address, find, pointers
+from ckptctl.model.manifest import LATEST, MANIFEST, Manifest
+from ckptctl.operations.catalog.list import state_of
+from ckptctl.operations.find import Place, address, find, pointers
 from ckptctl.operations.progress import Progress
-from ckptctl.operations.verify import Verdict, verify
-from ckptctl.operations.work import Options
+from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.verify import Verdict, verify
 from ckptctl.storage import Store
 
 

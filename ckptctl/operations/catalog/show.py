@@ -7,15 +7,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ckptctl.completeness.classifier import NAMES, Classifier
 from ckptctl.errors import CkptctlError, MalformedData, NothingThere, StorageError
-from ckptctl.formats import dcp
-from ckptctl.formats.itemscan import scan_items
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.formats.items.scan import scan_items
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item, ObjectEntry, TensorEntry, rank_of
-from ckptctl.model.classify import NAMES, Classifier
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Box, Shape
-from ckptctl.operations.locate import Place
-from ckptctl.operations.values import read_value
+from ckptctl.operations.content.value import read_value
+from ckptctl.operations.find import Place
 from ckptctl.storage import Store
 
 _PROGRESS = ("progress", "scheduler")

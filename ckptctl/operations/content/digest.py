@@ -16,16 +16,16 @@ from threading import Lock
 
 from ckptctl.digest import Hasher
 from ckptctl.errors import MalformedData, NotFound, Refused
-from ckptctl.formats.plainpickle import pickle_plain
-from ckptctl.formats.stored import decode, look
+from ckptctl.formats.items.storage import decode, look
+from ckptctl.formats.pickles.plain import pickle_plain
 from ckptctl.model.checkpoint import Item, ObjectEntry, TensorEntry
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Shape
 from ckptctl.model.observation import RecordSeen
-from ckptctl.operations.gather import BLOCK, TensorSource
-from ckptctl.operations.opening import Opened
+from ckptctl.operations.content.open import Opened
+from ckptctl.operations.content.tensors import BLOCK, TensorSource
 from ckptctl.operations.progress import Progress, Silent
-from ckptctl.operations.work import Options
+from ckptctl.operations.verify.units import Options
 from ckptctl.storage import Reader
 
 

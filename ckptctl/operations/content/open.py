@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ckptctl.errors import NotFound, NothingThere
-from ckptctl.formats import dcp, safetensors, torchfile
-from ckptctl.formats.stored import Stored
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.formats.items.storage import Stored
+from ckptctl.formats.safetensors import reader as safetensors
+from ckptctl.formats.torch import reader as torchfile
 from ckptctl.model.checkpoint import Checkpoint, Fault
-from ckptctl.operations.gather import TensorSource
-from ckptctl.operations.locate import find, split
+from ckptctl.operations.content.tensors import TensorSource
+from ckptctl.operations.find import find, split
 from ckptctl.storage import Store, open_store
 
 

@@ -13,14 +13,14 @@ from threading import Lock
 from types import TracebackType
 
 from ckptctl.errors import MalformedData, NothingThere, Refused
-from ckptctl.formats import safetensors
-from ckptctl.formats.stored import DECODED_SLACK, Stored, decode, locate_tensor
-from ckptctl.formats.strided import rearranged
+from ckptctl.formats.items.storage import DECODED_SLACK, Stored, decode, locate_tensor
+from ckptctl.formats.items.strided import rearranged
+from ckptctl.formats.safetensors import reader as safetensors
 from ckptctl.model.checkpoint import Checkpoint, Item, TensorEntry
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Box
 from ckptctl.model.paths import is_contained
-from ckptctl.operations.bands import InMemory, Piece, stream, volume
+from ckptctl.operations.content.assemble import InMemory, Piece, stream, volume
 from ckptctl.storage import Reader, Store
 
 BLOCK = 1 << 20

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats import transforms
-from ckptctl.formats.values import MAX_VALUE, decode_item
+from ckptctl.formats.items import transforms
+from ckptctl.formats.pickles.values import MAX_VALUE, decode_item
 from ckptctl.model.checkpoint import Checkpoint, Item
 from ckptctl.model.paths import is_contained
 from ckptctl.storage import Store

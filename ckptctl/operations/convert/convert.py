@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ckptctl.errors import Findings, StorageError, UsageError
-from ckptctl.formats import dcp
-from ckptctl.formats.casting import CASTABLE
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.formats.items.casting import CASTABLE
 from ckptctl.model.finding import Severity
-from ckptctl.operations.content import ObjectDigest, TensorDigest, digest_content
-from ckptctl.operations.conversion import (
+from ckptctl.operations.content.digest import ObjectDigest, TensorDigest, digest_content
+from ckptctl.operations.content.open import Opened, open_tensors
+from ckptctl.operations.convert.dcp import to_dcp
+from ckptctl.operations.convert.options import (
     CastTensor,
     Conversion,
     ConvertOptions,
@@ -18,14 +20,12 @@ from ckptctl.operations.conversion import (
     Reading,
     TargetTensor,
 )
-from ckptctl.operations.convert_dcp import to_dcp
-from ckptctl.operations.convert_safetensors import to_safetensors
-from ckptctl.operations.convert_torch import to_torch
-from ckptctl.operations.locate import open_place
-from ckptctl.operations.opening import Opened, open_tensors
+from ckptctl.operations.convert.safetensors import to_safetensors
+from ckptctl.operations.convert.torch import to_torch
+from ckptctl.operations.find import open_place
 from ckptctl.operations.progress import Progress, Silent
-from ckptctl.operations.verify import Verdict, verify
-from ckptctl.operations.work import Options
+from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.verify import Verdict, verify
 
 FORMATS = ("safetensors", "torch", "dcp")
 

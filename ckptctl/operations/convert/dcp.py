@@ -8,15 +8,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ckptctl.errors import MalformedData, UsageError
-from ckptctl.formats import dcp
-from ckptctl.formats.item_writer import WRITABLE
-from ckptctl.formats.plainpickle import pickle_plain
-from ckptctl.formats.stored import Stored
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.formats.items.storage import Stored
+from ckptctl.formats.pickles.plain import pickle_plain
+from ckptctl.formats.torch.zip_writer import WRITABLE
 from ckptctl.model.checkpoint import Checkpoint, Entry, Items, ObjectEntry, TensorEntry
-from ckptctl.model.rank_policy import Policy
-from ckptctl.operations import reshard_target
-from ckptctl.operations.content import pickle_digest
-from ckptctl.operations.conversion import (
+from ckptctl.operations.content.digest import pickle_digest
+from ckptctl.operations.content.open import Opened
+from ckptctl.operations.convert.options import (
     Conversion,
     ConvertOptions,
     LeftOut,
@@ -25,11 +24,12 @@ from ckptctl.operations.conversion import (
     TargetTensor,
     targets,
 )
-from ckptctl.operations.destination import need_space
-from ckptctl.operations.locate import split
-from ckptctl.operations.opening import Opened
-from ckptctl.operations.reshard_plan import Request, plan_reshard
-from ckptctl.operations.reshard_write import units_of
+from ckptctl.operations.find import split
+from ckptctl.operations.reshard import target as reshard_target
+from ckptctl.operations.reshard.destination import need_space
+from ckptctl.operations.reshard.plan import Request, plan_reshard
+from ckptctl.operations.reshard.write import units_of
+from ckptctl.sharding.rank_policy import Policy
 from ckptctl.storage import open_writable
 
 

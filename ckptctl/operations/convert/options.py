@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from ckptctl.digest import Hasher
-from ckptctl.formats.casting import Loss, cast, castable
-from ckptctl.formats.safetensors_writer import Line
+from ckptctl.formats.items.casting import Loss, cast, castable
+from ckptctl.formats.safetensors.writer import Line
 from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.dtypes import item_size
-from ckptctl.operations.gather import TensorSource
-from ckptctl.operations.opening import Opened
+from ckptctl.operations.content.open import Opened
+from ckptctl.operations.content.selection import Selection
+from ckptctl.operations.content.tensors import TensorSource
 from ckptctl.operations.progress import Progress
-from ckptctl.operations.selection import Selection
-from ckptctl.operations.work import Options
+from ckptctl.operations.verify.units import Options
 
 
 @dataclass(frozen=True, slots=True)

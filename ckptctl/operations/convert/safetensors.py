@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from ckptctl.formats import safetensors_writer as writer
-from ckptctl.formats.safetensors import INDEX
+from ckptctl.formats.safetensors import writer
+from ckptctl.formats.safetensors.reader import INDEX
 from ckptctl.model.checkpoint import TensorEntry
-from ckptctl.operations.conversion import (
+from ckptctl.operations.content.open import Opened
+from ckptctl.operations.convert.options import (
     Conversion,
     ConvertOptions,
     LeftOut,
@@ -17,8 +18,7 @@ from ckptctl.operations.conversion import (
     TargetTensor,
     targets,
 )
-from ckptctl.operations.destination import need_space, open_directory
-from ckptctl.operations.opening import Opened
+from ckptctl.operations.reshard.destination import need_space, open_directory
 from ckptctl.storage import WritableStore
 
 _METADATA = {"format": "pt"}

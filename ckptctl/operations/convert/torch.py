@@ -6,17 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ckptctl.errors import Findings, MalformedData
-from ckptctl.formats import torchfile
-from ckptctl.formats import torchfile_writer as writer
-from ckptctl.formats.item_writer import WRITABLE
-from ckptctl.formats.pickles import anatomy
-from ckptctl.formats.plainpickle import fragment, pickle_plain
-from ckptctl.formats.tensorpickle import TABLE as TENSOR_TABLE
-from ckptctl.formats.torchfile import unpickle
-from ckptctl.formats.values import dangerous_names
+from ckptctl.formats.pickles.plain import fragment, pickle_plain
+from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
+from ckptctl.formats.pickles.unpickler import anatomy
+from ckptctl.formats.pickles.values import dangerous_names
+from ckptctl.formats.torch import reader as torchfile
+from ckptctl.formats.torch import writer
+from ckptctl.formats.torch.reader import unpickle
+from ckptctl.formats.torch.zip_writer import WRITABLE
 from ckptctl.model.checkpoint import TensorEntry
-from ckptctl.operations.content import object_digest, object_records
-from ckptctl.operations.conversion import (
+from ckptctl.operations.content.digest import object_digest, object_records
+from ckptctl.operations.content.open import Opened
+from ckptctl.operations.convert.options import (
     Conversion,
     ConvertOptions,
     LeftOut,
@@ -25,8 +26,7 @@ from ckptctl.operations.conversion import (
     TargetTensor,
     targets,
 )
-from ckptctl.operations.destination import need_space, open_file
-from ckptctl.operations.opening import Opened
+from ckptctl.operations.reshard.destination import need_space, open_file
 
 _LARGEST_VALUE = 64 << 20
 

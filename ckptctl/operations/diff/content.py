@@ -13,19 +13,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
+from ckptctl.comparison.difference import ContentResult, ContentRow, Verdict, consequence_in
 from ckptctl.digest import Hasher
 from ckptctl.errors import MalformedData, NothingThere, Refused, StorageError
-from ckptctl.formats import dcp
-from ckptctl.formats.stored import Stored
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.formats.items.storage import Stored
 from ckptctl.model.checkpoint import Checkpoint, Item, TensorEntry
-from ckptctl.model.difference import ContentResult, ContentRow, Verdict, consequence_in
 from ckptctl.model.geometry import Shape
-from ckptctl.model.records import Manifest
-from ckptctl.operations.content import bytes_of
-from ckptctl.operations.diff_objects import SMALL, compare_decoded, compare_objects, decoded
-from ckptctl.operations.diff_structure import component_in, same_boxes
-from ckptctl.operations.diff_values import Interpreted, compare_values
-from ckptctl.operations.gather import TensorSource
+from ckptctl.model.manifest import Manifest
+from ckptctl.operations.content.digest import bytes_of
+from ckptctl.operations.content.tensors import TensorSource
+from ckptctl.operations.diff.objects import SMALL, compare_decoded, compare_objects, decoded
+from ckptctl.operations.diff.structure import component_in, same_boxes
+from ckptctl.operations.diff.values import Interpreted, compare_values
 from ckptctl.operations.progress import Progress, Silent
 
 FILE_DIGEST, CRC, DIGEST = "file digest", "CRC-32", "content digest"

@@ -8,18 +8,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from ckptctl.commit import read_manifest
+from ckptctl.comparison.difference import Diff, SideSeen
 from ckptctl.errors import MalformedData, StorageError
-from ckptctl.model.difference import Diff, SideSeen
-from ckptctl.model.identity import Plain
-from ckptctl.model.naming import parse_name
-from ckptctl.model.records import Manifest
-from ckptctl.operations.diff_content import Comparer, ContentSide, trusted_digests
-from ckptctl.operations.diff_structure import compare_facts, compare_progress, compare_structure
-from ckptctl.operations.facts import Facts, facts_of, facts_of_values, is_part
-from ckptctl.operations.locate import split
-from ckptctl.operations.opening import Opened, open_tensors
+from ckptctl.model.manifest import Manifest
+from ckptctl.model.names import parse_name
+from ckptctl.model.run_facts import Plain
+from ckptctl.operations.content.open import Opened, open_tensors
+from ckptctl.operations.diff.content import Comparer, ContentSide, trusted_digests
+from ckptctl.operations.diff.structure import compare_facts, compare_progress, compare_structure
+from ckptctl.operations.find import split
 from ckptctl.operations.progress import Progress
-from ckptctl.operations.work import Options
+from ckptctl.operations.provenance.facts import Facts, facts_of, facts_of_values, is_part
+from ckptctl.operations.verify.units import Options
 from ckptctl.storage import open_store
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ckptctl.comparison.difference import ContentRow, Verdict
 from ckptctl.model.checkpoint import Item
-from ckptctl.model.difference import ContentRow, Verdict
-from ckptctl.operations.content import object_digest
-from ckptctl.operations.gather import TensorSource
-from ckptctl.operations.values import read_value
+from ckptctl.operations.content.digest import object_digest
+from ckptctl.operations.content.tensors import TensorSource
+from ckptctl.operations.content.value import read_value
 
 SMALL = 1 << 20
 """Bytes of an item up to which a value is decoded."""

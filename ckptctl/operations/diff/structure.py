@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from ckptctl.model.checkpoint import Checkpoint, Entry, TensorEntry
-from ckptctl.model.consequences import Consequence, rule_of, standard_facts, without_doubles
-from ckptctl.model.difference import (
+from ckptctl.comparison.consequences import Consequence, rule_of, standard_facts, without_doubles
+from ckptctl.comparison.difference import (
     Counter,
     EntryChange,
     FactChange,
@@ -16,11 +15,12 @@ from ckptctl.model.difference import (
     Structure,
     consequence_in,
 )
+from ckptctl.comparison.renaming import match_renamed
+from ckptctl.model.checkpoint import Checkpoint, Entry, TensorEntry
+from ckptctl.model.components import component_of, elements
 from ckptctl.model.geometry import Shape
-from ckptctl.model.identity import CONFIG, CONFIG_DIGEST, Plain, same
-from ckptctl.model.naming import component_of, elements
-from ckptctl.model.renaming import match_renamed
-from ckptctl.operations.facts import Facts
+from ckptctl.model.run_facts import CONFIG, CONFIG_DIGEST, Plain, same
+from ckptctl.operations.provenance.facts import Facts
 
 Wanted = Callable[[str], bool]
 _CHECKED = frozenset({"model", "optimizer"})

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ckptctl.formats.valuescan import FORMATS
+from ckptctl.comparison.difference import Statistics
+from ckptctl.formats.items.values import FORMATS
 from ckptctl.model.checkpoint import TensorEntry
-from ckptctl.model.difference import Statistics
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Shape
-from ckptctl.operations.gather import TensorSource
+from ckptctl.operations.content.tensors import TensorSource
 
 if TYPE_CHECKING:
     import numpy as np

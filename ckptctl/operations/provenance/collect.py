@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 
 from ckptctl.checks import Context
 from ckptctl.errors import MalformedData, UnsafeData
-from ckptctl.formats.prints import TAIL, Print, print_from, print_in
-from ckptctl.formats.values import decode_item, decode_pickle
+from ckptctl.formats.items.crc_summary import TAIL, Print, print_from, print_in
+from ckptctl.formats.pickles.values import decode_item, decode_pickle
 from ckptctl.model.checkpoint import Entry, Item, ObjectEntry, TensorEntry
-from ckptctl.model.evidence import Likeness
-from ckptctl.model.naming import component_of, elements
+from ckptctl.model.components import component_of, elements
 from ckptctl.model.observation import ItemSeen
-from ckptctl.model.stamps import (
+from ckptctl.provenance.counters import (
     MOST_BYTES,
     Counter,
     Path,
@@ -24,6 +23,7 @@ from ckptctl.model.stamps import (
     stamps_of,
     tells,
 )
+from ckptctl.provenance.evidence import Likeness
 
 _MOST_STEPS, _MOST_OBJECTS = 16, 64
 _MOST_TAIL = 4 * TAIL

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from ckptctl.checks import Context
 from ckptctl.commit.read import join
 from ckptctl.errors import MalformedData, NotFound
-from ckptctl.formats import dcp
-from ckptctl.formats.prints import print_of, says_something
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.formats.items.crc_summary import print_of, says_something
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item
-from ckptctl.model.evidence import Likeness, Probe
-from ckptctl.model.stamps import moment_of, parameter_of
-from ckptctl.operations.gleaning import Plan
+from ckptctl.operations.provenance.collect import Plan
+from ckptctl.provenance.counters import moment_of, parameter_of
+from ckptctl.provenance.evidence import Likeness, Probe
 from ckptctl.storage import Reader, Store
 
 _MOST_ITEMS = 32

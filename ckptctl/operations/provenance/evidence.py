@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from ckptctl import commit
 from ckptctl.checks import Context
-from ckptctl.checks.identity import COMPARING
-from ckptctl.checks.judgement import judge
+from ckptctl.checks.provenance import COMPARING
 from ckptctl.errors import MalformedData, StorageError
-from ckptctl.model.evidence import Evidence, Identity, Source
 from ckptctl.model.finding import Coverage, Stage
-from ckptctl.model.records import RECEIPTS, Receipt
-from ckptctl.operations.gleaning import Collection, Plan
-from ckptctl.operations.locate import Place
-from ckptctl.operations.neighbours import named_part, neighbours_of
-from ckptctl.operations.work import Options
+from ckptctl.model.manifest import RECEIPTS, Receipt
+from ckptctl.operations.find import Place
+from ckptctl.operations.provenance.collect import Collection, Plan
+from ckptctl.operations.provenance.neighbours import named_part, neighbours_of
+from ckptctl.operations.verify.units import Options
+from ckptctl.provenance.evidence import Evidence, Identity, Source
 from ckptctl.storage import Store
 
 _MOST_NAMED = 12
@@ -70,7 +69,7 @@ def _receipts(store: Store, place: Place, context: Context, gaps: list[str]) -> 
 
 def coverage_of(context: Context) -> list[Coverage]:
     """Say for how many files something tells their step, and name the others."""
-    identity = judge(context).identity
+    identity = context.assessment.identity
     files = identity.standings
     silent = identity.of(Source.NONE)
     verb = "is" if len(silent) == 1 else "are"
@@ -91,7 +90,7 @@ def coverage_of(context: Context) -> list[Coverage]:
 
 def identity_of(context: Context) -> Identity:
     """Return the step of a checkpoint and how each file is known to be of it."""
-    return judge(context).identity
+    return context.assessment.identity
 
 
 def _listed(files: tuple[str, ...]) -> str:

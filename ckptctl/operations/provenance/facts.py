@@ -8,9 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ckptctl.commit.read import join
+from ckptctl.comparison.consequences import standard_facts
 from ckptctl.errors import MalformedData, NotFound, Refused
-from ckptctl.formats import dcp
-from ckptctl.formats.companions import (
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.formats.pickles.unpickler import Opaque, attributes_of
+from ckptctl.formats.pickles.values import MAX_VALUE
+from ckptctl.formats.sidecars import (
     COUNTED,
     Companion,
     megatron,
@@ -18,14 +21,11 @@ from ckptctl.formats.companions import (
     read_companions,
     settings_of,
 )
-from ckptctl.formats.pickles import Opaque, attributes_of
-from ckptctl.formats.values import MAX_VALUE
 from ckptctl.model.checkpoint import Checkpoint, Item, ObjectEntry, TensorEntry
-from ckptctl.model.consequences import standard_facts
-from ckptctl.model.identity import CONFIG, CONFIG_DIGEST, Plain, config_digest, flatten, same
-from ckptctl.model.naming import component_of, elements
-from ckptctl.model.records import Manifest
-from ckptctl.operations.values import read_value
+from ckptctl.model.components import component_of, elements
+from ckptctl.model.manifest import Manifest
+from ckptctl.model.run_facts import CONFIG, CONFIG_DIGEST, Plain, config_digest, flatten, same
+from ckptctl.operations.content.value import read_value
 from ckptctl.storage import Store
 
 _PART = re.compile(r"pytorch_model_fsdp_\d+|optimizer_\d+|model_and_optim")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ckptctl.errors import MalformedData, UsageError
-from ckptctl.model.identity import Plain, flatten
+from ckptctl.model.run_facts import Plain, flatten
 
 _LARGEST = 1 << 20
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from ckptctl import commit
 from ckptctl.checks import Context
 from ckptctl.errors import CkptctlError, MalformedData, NotFound, StorageError
-from ckptctl.formats import dcp
-from ckptctl.formats.prints import Print, print_of, says_something
-from ckptctl.model.evidence import Likeness, Neighbour
-from ckptctl.model.naming import CheckpointName, parse_name
-from ckptctl.model.records import MANIFEST, Manifest
-from ckptctl.operations.closely import closely
-from ckptctl.operations.gleaning import Plan, Spot
-from ckptctl.operations.locate import Place, split
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.formats.items.crc_summary import Print, print_of, says_something
+from ckptctl.model.manifest import MANIFEST, Manifest
+from ckptctl.model.names import CheckpointName, parse_name
+from ckptctl.operations.find import Place, split
+from ckptctl.operations.provenance.collect import Plan, Spot
+from ckptctl.operations.provenance.compare_items import closely
+from ckptctl.provenance.evidence import Likeness, Neighbour
 from ckptctl.storage import Entry, Store, open_store
 
 MOST_NEIGHBOURS = 4

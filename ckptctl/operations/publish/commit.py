@@ -10,28 +10,28 @@ from typing import Any
 
 from ckptctl import __version__, commit
 from ckptctl.checks import IDENTITY_CHECKS, STRUCTURE_CHECKS, Context
+from ckptctl.completeness.classifier import Classifier
 from ckptctl.digest import DEFAULT
 from ckptctl.errors import Findings, MalformedData, Refused, StorageError
-from ckptctl.formats import dcp
+from ckptctl.formats.dcp import reader as dcp
 from ckptctl.model.checkpoint import Checkpoint, File, rank_of
-from ckptctl.model.classify import Classifier
 from ckptctl.model.finding import Finding, Severity
-from ckptctl.model.naming import parse_name
-from ckptctl.model.records import (
+from ckptctl.model.manifest import (
     MANIFEST,
     RECEIPTS,
     FileRecord,
     Manifest,
     Receipt,
 )
-from ckptctl.operations.actor import actor, now
-from ckptctl.operations.evidence import gather
-from ckptctl.operations.examine import Examiner
-from ckptctl.operations.facts import facts_of, with_given
-from ckptctl.operations.gleaning import Collection, Plan
-from ckptctl.operations.locate import Place, address
+from ckptctl.model.names import parse_name
+from ckptctl.operations.find import Place, address
 from ckptctl.operations.progress import Progress
-from ckptctl.operations.work import Options, Unit, units_of
+from ckptctl.operations.provenance.collect import Collection, Plan
+from ckptctl.operations.provenance.evidence import gather
+from ckptctl.operations.provenance.facts import facts_of, with_given
+from ckptctl.operations.publish.actor import actor, now
+from ckptctl.operations.verify.examine import Examiner
+from ckptctl.operations.verify.units import Options, Unit, units_of
 from ckptctl.storage import WritableStore
 
 _OWN = ("ckptctl.", ".ckptctl-")

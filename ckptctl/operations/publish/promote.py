@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from ckptctl import commit
 from ckptctl.checks import AUDIT_CHECKS
+from ckptctl.completeness.audit import Wanted
 from ckptctl.errors import (
     CkptctlError,
     Findings,
@@ -14,14 +15,13 @@ from ckptctl.errors import (
     StorageError,
     UsageError,
 )
-from ckptctl.model.audit import Wanted
 from ckptctl.model.finding import Report, Stage
-from ckptctl.model.records import LATEST, MANIFEST, Manifest, PointerRevision
-from ckptctl.operations.actor import actor, now
-from ckptctl.operations.locate import Place, find
+from ckptctl.model.manifest import LATEST, MANIFEST, Manifest, PointerRevision
+from ckptctl.operations.find import Place, find
 from ckptctl.operations.progress import Progress
-from ckptctl.operations.verify import Verdict, verify
-from ckptctl.operations.work import Options
+from ckptctl.operations.publish.actor import actor, now
+from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.verify import Verdict, verify
 from ckptctl.storage import WritableStore
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from ckptctl import commit
 from ckptctl.errors import Refused
-from ckptctl.formats import dcp
-from ckptctl.model.records import LATEST, MANIFEST
-from ckptctl.model.state import State
-from ckptctl.operations.listing import Row, list_checkpoints
-from ckptctl.operations.locate import Place, find, pointers
-from ckptctl.operations.verify import Verdict, verify
-from ckptctl.operations.work import Options
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.model.commit_state import State
+from ckptctl.model.manifest import LATEST, MANIFEST
+from ckptctl.operations.catalog.list import Row, list_checkpoints
+from ckptctl.operations.find import Place, find, pointers
+from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.verify import Verdict, verify
 from ckptctl.storage import Store, WritableStore
 
 DAY = 86400.0

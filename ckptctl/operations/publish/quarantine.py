@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ckptctl import commit
 from ckptctl.errors import MalformedData, Refused
-from ckptctl.model.records import QuarantineRecord, quarantine_path
-from ckptctl.operations.actor import actor, now
-from ckptctl.operations.locate import Place
+from ckptctl.model.manifest import QuarantineRecord, quarantine_path
+from ckptctl.operations.find import Place
+from ckptctl.operations.publish.actor import actor, now
 from ckptctl.storage import WritableStore
 
 

@@ -8,18 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 from ckptctl import __version__, commit
-from ckptctl.formats import dcp
+from ckptctl.comparison.consequences import standard_facts
+from ckptctl.completeness.classifier import Classifier
+from ckptctl.formats.dcp import reader as dcp
 from ckptctl.model.checkpoint import rank_of
-from ckptctl.model.classify import Classifier
-from ckptctl.model.consequences import standard_facts
-from ckptctl.model.identity import flatten
-from ckptctl.model.plan import Plan
-from ckptctl.model.records import Manifest
-from ckptctl.operations.actor import actor, now
-from ckptctl.operations.facts import Facts
-from ckptctl.operations.reshard_proof import Proof
-from ckptctl.operations.reshard_source import Source
-from ckptctl.operations.reshard_target import Target
+from ckptctl.model.manifest import Manifest
+from ckptctl.model.run_facts import flatten
+from ckptctl.operations.provenance.facts import Facts
+from ckptctl.operations.publish.actor import actor, now
+from ckptctl.operations.reshard.proof import Proof
+from ckptctl.operations.reshard.source import Source
+from ckptctl.operations.reshard.target import Target
+from ckptctl.sharding.plan import Plan
 
 _OF_RANKS = ("world_size", "mesh.")
 

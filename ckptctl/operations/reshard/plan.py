@@ -12,18 +12,18 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ckptctl.completeness.classifier import Classifier
 from ckptctl.errors import MalformedData, UsageError
-from ckptctl.formats.item_writer import WRITABLE, item_length, object_length
+from ckptctl.formats.torch.zip_writer import WRITABLE, item_length, object_length
 from ckptctl.model.checkpoint import Checkpoint, Entry, Items, TensorEntry, rank_of
-from ckptctl.model.classify import Classifier
 from ckptctl.model.dtypes import ITEM_SIZE
 from ckptctl.model.geometry import Box, Boxes, Shape
-from ckptctl.model.layout import Cuts, DimRule, SourceLayout, cuts_of
-from ckptctl.model.overlaps import Overlaps
-from ckptctl.model.partition import Mesh, Part, parts
-from ckptctl.model.per_rank import families
-from ckptctl.model.plan import Copy, Give, Plan, Step, TargetFile, Write
-from ckptctl.model.rank_policy import Contents, Decision, Policy, decide
+from ckptctl.sharding.cuts import Cuts, DimRule, SourceLayout, cuts_of
+from ckptctl.sharding.mesh import Mesh, Part, parts
+from ckptctl.sharding.overlaps import Overlaps
+from ckptctl.sharding.plan import Copy, Give, Plan, Step, TargetFile, Write
+from ckptctl.sharding.rank_policy import Contents, Decision, Policy, decide
+from ckptctl.sharding.rank_state import families
 
 _NO_RANK = 1 << 62
 BESIDE = ("common.pt", "meta.pt", "metadata.json")

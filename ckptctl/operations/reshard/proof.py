@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ckptctl.errors import Findings
-from ckptctl.formats import dcp
+from ckptctl.formats.dcp import reader as dcp
 from ckptctl.model.finding import Severity
-from ckptctl.model.naming import parse_name
-from ckptctl.model.plan import Plan
-from ckptctl.operations.content import Content, TensorDigest, digest_content
-from ckptctl.operations.locate import Place
-from ckptctl.operations.opening import Opened
+from ckptctl.model.names import parse_name
+from ckptctl.operations.content.digest import Content, TensorDigest, digest_content
+from ckptctl.operations.content.open import Opened
+from ckptctl.operations.find import Place
 from ckptctl.operations.progress import Progress
-from ckptctl.operations.reshard_source import Source, item_digests
-from ckptctl.operations.reshard_target import Target, is_sound
-from ckptctl.operations.verify import Verdict, verify
-from ckptctl.operations.work import Options
+from ckptctl.operations.reshard.source import Source, item_digests
+from ckptctl.operations.reshard.target import Target, is_sound
+from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.verify import Verdict, verify
+from ckptctl.sharding.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,25 +8,26 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
 from ckptctl import commit
+from ckptctl.completeness.classifier import Classifier
+from ckptctl.completeness.world_size import holdings, world_of
 from ckptctl.errors import Refused, UsageError
-from ckptctl.model.classify import Classifier
-from ckptctl.model.continuity import Aspect, continuity
-from ckptctl.model.naming import parse_name
-from ckptctl.model.partition import DATA_AXES, REPLICA_AXES, Mesh
-from ckptctl.model.per_rank import families
-from ckptctl.model.plan import Plan
-from ckptctl.model.rank_policy import Outcome
-from ckptctl.model.ranks import holdings, world_of
-from ckptctl.operations import destination, reshard_target
-from ckptctl.operations.facts import Facts, facts_of
-from ckptctl.operations.locate import address, split
+from ckptctl.model.names import parse_name
+from ckptctl.operations.find import address, split
 from ckptctl.operations.progress import Progress, Silent
-from ckptctl.operations.reshard_manifest import manifest_of
-from ckptctl.operations.reshard_plan import Planned, Request, plan_reshard
-from ckptctl.operations.reshard_proof import Proof, prove
-from ckptctl.operations.reshard_source import Source, digest_source, open_source, rank_contents
-from ckptctl.operations.reshard_write import units_of
-from ckptctl.operations.work import Options
+from ckptctl.operations.provenance.facts import Facts, facts_of
+from ckptctl.operations.reshard import destination
+from ckptctl.operations.reshard import target as reshard_target
+from ckptctl.operations.reshard.manifest import manifest_of
+from ckptctl.operations.reshard.plan import Planned, Request, plan_reshard
+from ckptctl.operations.reshard.proof import Proof, prove
+from ckptctl.operations.reshard.source import Source, digest_source, open_source, rank_contents
+from ckptctl.operations.reshard.write import units_of
+from ckptctl.operations.verify.units import Options
+from ckptctl.sharding.continuity import Aspect, continuity
+from ckptctl.sharding.mesh import DATA_AXES, REPLICA_AXES, Mesh
+from ckptctl.sharding.plan import Plan
+from ckptctl.sharding.rank_policy import Outcome
+from ckptctl.sharding.rank_state import families
 from ckptctl.storage import WritableStore, open_writable
 
 _METADATA_OF_ITEM = 200

@@ -16,20 +16,20 @@ from ckptctl.errors import (
     Refused,
     StorageError,
 )
-from ckptctl.formats import dcp
+from ckptctl.formats.dcp import reader as dcp
 from ckptctl.model.checkpoint import Checkpoint, Items
 from ckptctl.model.finding import Finding, Severity
-from ckptctl.model.per_rank import families
-from ckptctl.model.rank_policy import Contents
-from ckptctl.model.records import Manifest
-from ckptctl.operations.content import Content, digest_content
-from ckptctl.operations.gather import TensorSource
-from ckptctl.operations.locate import Place, address, locate, not_read
-from ckptctl.operations.opening import Opened
+from ckptctl.model.manifest import Manifest
+from ckptctl.operations.content.digest import Content, digest_content
+from ckptctl.operations.content.open import Opened
+from ckptctl.operations.content.tensors import TensorSource
+from ckptctl.operations.find import Place, address, locate, not_read
 from ckptctl.operations.progress import Progress
-from ckptctl.operations.reshard_write import copy_items
-from ckptctl.operations.verify import Verdict, verify
-from ckptctl.operations.work import Options
+from ckptctl.operations.reshard.write import copy_items
+from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.verify import Verdict, verify
+from ckptctl.sharding.rank_policy import Contents
+from ckptctl.sharding.rank_state import families
 from ckptctl.storage import open_store
 
 

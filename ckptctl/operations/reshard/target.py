@@ -11,15 +11,15 @@ from uuid import uuid4
 from ckptctl.commit.read import join
 from ckptctl.digest import Hasher, algorithm_of
 from ckptctl.errors import Conflict, MalformedData, NotFound, Refused, StorageError
-from ckptctl.formats.dcp import METADATA
-from ckptctl.formats.itemscan import block_of
-from ckptctl.formats.metadata_writer import encode_metadata
-from ckptctl.model.plan import Plan
-from ckptctl.model.records import MANIFEST, FileRecord, decode
-from ckptctl.model.reshard_record import RESHARD, ReshardRecord
-from ckptctl.operations.actor import actor, now
+from ckptctl.formats.dcp.metadata_writer import encode_metadata
+from ckptctl.formats.dcp.reader import METADATA
+from ckptctl.formats.items.scan import block_of
+from ckptctl.model.manifest import MANIFEST, FileRecord, decode
 from ckptctl.operations.progress import Progress
-from ckptctl.operations.reshard_write import FileUnit, HashedUpload, copy_beside, nobody, write_file
+from ckptctl.operations.publish.actor import actor, now
+from ckptctl.operations.reshard.write import FileUnit, HashedUpload, copy_beside, nobody, write_file
+from ckptctl.sharding.plan import Plan
+from ckptctl.sharding.record import RESHARD, ReshardRecord
 from ckptctl.storage import Entry, Store, WritableStore
 
 _TEMPORARY = (".ckptctl-", ".tmp")

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from ckptctl.commit.read import join
 from ckptctl.digest import Hasher
 from ckptctl.errors import MalformedData
-from ckptctl.formats.item_writer import Sink, write_object, write_tensor
-from ckptctl.formats.itemscan import scan_items
-from ckptctl.formats.stored import Stored
+from ckptctl.formats.items.scan import scan_items
+from ckptctl.formats.items.storage import Stored
+from ckptctl.formats.torch.zip_writer import Sink, write_object, write_tensor
 from ckptctl.model.checkpoint import (
     BoxIndex,
     Checkpoint,
@@ -24,10 +24,10 @@ from ckptctl.model.checkpoint import (
 )
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Boxes
+from ckptctl.model.manifest import FileRecord
 from ckptctl.model.observation import ItemSeen
-from ckptctl.model.plan import Copy, Give, Plan, Step, TargetFile, Write
-from ckptctl.model.records import FileRecord
-from ckptctl.operations.gather import TensorSource
+from ckptctl.operations.content.tensors import TensorSource
+from ckptctl.sharding.plan import Copy, Give, Plan, Step, TargetFile, Write
 from ckptctl.storage import Store, Upload, WritableStore, open_store, open_writable
 
 _BUFFER = 1 << 20

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ckptctl.checks import Context
+from ckptctl.completeness.audit import Audit, Wanted
+from ckptctl.completeness.auditor import Auditor
 from ckptctl.errors import MalformedData, StorageError
-from ckptctl.model.audit import Audit, Wanted
-from ckptctl.model.auditor import Auditor
 from ckptctl.model.finding import Coverage, Stage
-from ckptctl.operations.values import read_value
+from ckptctl.operations.content.value import read_value
 from ckptctl.storage import Store
 
 _LARGEST_ANSWER = 64 << 10

@@ -10,15 +10,15 @@ from threading import Lock
 from ckptctl.checks import ITEM_CHECKS, Context
 from ckptctl.digest import Hasher
 from ckptctl.errors import StorageError
-from ckptctl.formats.itemscan import block_of, scan_items
+from ckptctl.formats.items.scan import block_of, scan_items
 from ckptctl.model.checkpoint import Fault, Item, ObjectEntry, TensorEntry, rank_of
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.finding import Coverage, Finding, Location, Report, Severity, Stage
 from ckptctl.model.observation import ItemSeen, ValuesSeen
-from ckptctl.operations.gleaning import Catcher, Gleaned, Plan
 from ckptctl.operations.progress import Progress, Silent
-from ckptctl.operations.valuing import UnitValues, unconfirmed
-from ckptctl.operations.work import UNFINISHED_PREFIX, Options, Tally, Unit
+from ckptctl.operations.provenance.collect import Catcher, Gleaned, Plan
+from ckptctl.operations.verify.units import UNFINISHED_PREFIX, Options, Tally, Unit
+from ckptctl.operations.verify.values import UnitValues, unconfirmed
 from ckptctl.storage import Reader, Store
 
 

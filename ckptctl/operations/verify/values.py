@@ -11,8 +11,8 @@ from ckptctl.model.checkpoint import Fault, Item, TensorEntry
 from ckptctl.model.dtypes import FLOATING, NAMES
 from ckptctl.model.finding import Coverage, Stage
 from ckptctl.model.observation import ItemSeen, ValuesSeen
-from ckptctl.model.tensorvalues import TensorValues
-from ckptctl.operations.work import Options, Unit, hashing_units, left_out, units_of
+from ckptctl.model.tensor_values import TensorValues
+from ckptctl.operations.verify.units import Options, Unit, hashing_units, left_out, units_of
 
 _DAMAGED = "their bytes are damaged"
 _UNSTABLE = "two reads of their file differ"

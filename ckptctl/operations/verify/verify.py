@@ -17,27 +17,27 @@ from ckptctl.checks import (
     Context,
 )
 from ckptctl.commit import read_pointer, read_seal
+from ckptctl.completeness.audit import Audit
 from ckptctl.errors import StorageError
-from ckptctl.formats import dcp
-from ckptctl.model.audit import Audit
+from ckptctl.formats.dcp import reader as dcp
 from ckptctl.model.checkpoint import TensorEntry
-from ckptctl.model.evidence import Identity
 from ckptctl.model.finding import Coverage, Finding, Report, Severity, Stage
 from ckptctl.model.seal import Seal
-from ckptctl.operations import valuing
-from ckptctl.operations.auditing import audit_into
-from ckptctl.operations.evidence import coverage_of, gather, identity_of
-from ckptctl.operations.examine import Examiner
-from ckptctl.operations.gleaning import Collection, Plan
-from ckptctl.operations.locate import Place, address, not_read
+from ckptctl.operations.find import Place, address, not_read
 from ckptctl.operations.progress import Progress
-from ckptctl.operations.work import (
+from ckptctl.operations.provenance.collect import Collection, Plan
+from ckptctl.operations.provenance.evidence import coverage_of, gather, identity_of
+from ckptctl.operations.verify import values as valuing
+from ckptctl.operations.verify.audit import audit_into
+from ckptctl.operations.verify.examine import Examiner
+from ckptctl.operations.verify.units import (
     UNFINISHED_PREFIX,
     Options,
     Unit,
     hashing_units,
     units_of,
 )
+from ckptctl.provenance.evidence import Identity
 from ckptctl.storage import Store
 
 SMALL_FILE = 1 << 20

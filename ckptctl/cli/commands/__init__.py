@@ -1,0 +1,1 @@
+"""One file per command, under the command's name."""

@@ -1,0 +1,1 @@
+"""What tells two checkpoints apart, and what a difference means."""

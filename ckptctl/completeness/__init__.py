@@ -1,0 +1,1 @@
+"""What a resume needs: components, parameters, ranks, and what of them is missing."""

@@ -1,0 +1,1 @@
+"""PyTorch Distributed Checkpoint: its metadata and its shards."""

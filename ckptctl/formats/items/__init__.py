@@ -1,0 +1,1 @@
+"""One stored item: its bytes, its records, its numbers, and where its tensor lies."""

@@ -1,0 +1,1 @@
+"""Reading pickles without running anything, and writing plain ones."""

@@ -1,0 +1,1 @@
+"""Looking over a root or one checkpoint: list, show, history, resolve."""

@@ -1,0 +1,1 @@
+"""What tensors and values hold, whatever their sharding."""

@@ -1,0 +1,1 @@
+"""Collecting what ties files to a step and a run."""

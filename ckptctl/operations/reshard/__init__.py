@@ -1,0 +1,1 @@
+"""Writing a checkpoint for another number of ranks."""

@@ -1,0 +1,1 @@
+"""Verification: its units of work, its stages, its verdict."""

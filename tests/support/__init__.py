@@ -1,0 +1,1 @@
+"""What tests share: ways to run, damage, publish and crash."""
