@@ -12,12 +12,12 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from conftest import FIXTURES, ROOT
-from support.cli import run
 
 import ckptctl.errors
 from ckptctl.checks import CHECKS, by_id
 from ckptctl.cli.main import _COMMANDS
+from conftest import FIXTURES, ROOT
+from support.cli import run
 
 MODULES = sorted((ROOT / "ckptctl").rglob("*.py"))
 MOST_LINES = 400

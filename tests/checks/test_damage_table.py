@@ -14,6 +14,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+
+from ckptctl.model.finding import Severity
+from ckptctl.operations.verify.verify import Verdict, Verification
 from conftest import FIXTURES, ROOT
 from support.damage import (
     Damage,
@@ -53,9 +56,6 @@ from support.damage import (
     without_empty_chunks,
     write_metadata,
 )
-
-from ckptctl.model.finding import Severity
-from ckptctl.operations.verify.verify import Verdict, Verification
 
 pytest.importorskip("torch")
 

@@ -16,6 +16,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+
+from ckptctl.model.finding import Finding, Severity, Stage
+from ckptctl.operations.verify.verify import Verdict, Verification
 from support.damage import (
     METADATA,
     Damage,
@@ -42,9 +45,6 @@ from support.damage import (
     write_metadata,
 )
 from support.reported import RANKS, build
-
-from ckptctl.model.finding import Finding, Severity, Stage
-from ckptctl.operations.verify.verify import Verdict, Verification
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow  # four processes import torch, which takes long on few CPUs

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import FIXTURES
 
 from ckptctl.formats.dcp.metadata import parse
 from ckptctl.model.checkpoint import Entry, ObjectEntry, TensorEntry
@@ -22,6 +21,7 @@ from ckptctl.operations.find import find, locate
 from ckptctl.operations.verify.verify import Verdict, Verification, verify
 from ckptctl.provenance.evidence import Source
 from ckptctl.storage import open_store
+from conftest import FIXTURES
 
 
 def steps(folder: str, *names: str) -> list[str]:

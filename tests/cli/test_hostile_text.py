@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import FIXTURES
 from support.cli import OWN_COLOURS, Ended, plant, run, run_on_terminal
 from support.damage import edited, rewrite, save_with_torch

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from ckptctl.model.manifest import MANIFEST
 from conftest import ROOT
 from support import damage as damage
 from support.cli import environment
 from support.publish import done
-
-from ckptctl.model.manifest import MANIFEST
 
 Copy = Callable[..., Path]
 MARK = "<!-- launcher -->"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import FIXTURES
 from support.cli import (
     OWN_COLOURS,

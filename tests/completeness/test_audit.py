@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FIXTURES
 from hypothesis import given
 from hypothesis import strategies as st
-from support import damage as damage
-from support.publish import ckptctl, done, refused
 from test_samples import FIXTURE_CASES, HEALTHY, INDISTINGUISHABLE
 
 from ckptctl.checks import Context, by_id
@@ -30,6 +27,9 @@ from ckptctl.model.geometry import Box, Boxes
 from ckptctl.operations.find import find
 from ckptctl.operations.verify.audit import audit_into
 from ckptctl.storage import open_store
+from conftest import FIXTURES
+from support import damage as damage
+from support.publish import ckptctl, done, refused
 
 Copy = Callable[..., Path]
 

@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FIXTURES
-from support.stores import torch_zip
 
 from ckptctl.errors import CkptctlError, MalformedData, UnsafeData
 from ckptctl.formats.dcp import columns as dcp_columns
@@ -37,6 +35,8 @@ from ckptctl.operations.catalog.show import Viewer
 from ckptctl.operations.find import find
 from ckptctl.operations.verify.verify import Options, Verdict, Verification, verify
 from ckptctl.storage import open_store
+from conftest import FIXTURES
+from support.stores import torch_zip
 
 SMALL = "no_crc/step-1"
 """A fixture of few items."""

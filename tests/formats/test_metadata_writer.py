@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FIXTURES, SHARED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from ckptctl.model.checkpoint import Entry, Items, ObjectEntry, TensorEntry
 from ckptctl.model.dtypes import ALIASES, NAMES
 from ckptctl.model.geometry import Box, Boxes
 from ckptctl.storage.posix import PosixStore
+from conftest import FIXTURES, SHARED
 
 torch = pytest.importorskip("torch")
 torch_metadata = pytest.importorskip("torch.distributed.checkpoint.metadata")

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FIXTURES, SHARED
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.stores import torch_zip
 
 from ckptctl.errors import MalformedData
 from ckptctl.formats.dcp import columns as dcp_columns
@@ -32,6 +30,8 @@ from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.checkpoint import Checkpoint, Item, ObjectEntry, TensorEntry
 from ckptctl.model.observation import ItemSeen
 from ckptctl.storage.posix import PosixStore
+from conftest import FIXTURES, SHARED
+from support.stores import torch_zip
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.cli import assert_golden
 
 from ckptctl import commit
 from ckptctl.completeness.audit import Wanted
@@ -46,6 +45,7 @@ from ckptctl.operations.publish.prune import Policy, plan
 from ckptctl.operations.publish.quarantine import set_mark
 from ckptctl.operations.verify.verify import Options, Verdict, verify
 from ckptctl.storage.posix import PosixStore
+from support.cli import assert_golden
 
 XXH, SHA = "xxh3-128:" + "0a" * 16, "sha256:" + "1b" * 32
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FIXTURES
-from support.cli import run
-from support.damage import fingerprint, flip_field, load_with_torch, remove, save_with_torch
 
 from ckptctl.formats.items.casting import CASTABLE, Loss, cast
 from ckptctl.operations.content.digest import digest_content
 from ckptctl.operations.content.open import open_tensors
+from conftest import FIXTURES
+from support.cli import run
+from support.damage import fingerprint, flip_field, load_with_torch, remove, save_with_torch
 
 torch = pytest.importorskip("torch")
 

@@ -14,9 +14,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from conftest import FIXTURES
-from support import damage as damage
-from support.cli import Ended, run, run_on_terminal
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
@@ -24,6 +21,9 @@ from ckptctl.comparison.difference import Diff, Statistics, Verdict
 from ckptctl.comparison.renaming import match_renamed
 from ckptctl.operations.diff.diff import DiffOptions, diff
 from ckptctl.operations.diff.values import numbers
+from conftest import FIXTURES
+from support import damage as damage
+from support.cli import Ended, run, run_on_terminal
 
 State = dict[str, Any]
 SHAPES = {"layers.0.w": (64, 32), "layers.0.b": (64,), "layers.1.w": (32, 64), "layers.1.b": (32,)}

@@ -11,10 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FIXTURES
-from support.cli import run
-from support.damage import edited, flip_field, remove
-from support.gloo import LAYOUTS, NAMES, run_ranks
 
 from ckptctl.digest import Hasher
 from ckptctl.errors import MalformedData, Refused, StorageError
@@ -23,6 +19,10 @@ from ckptctl.model.geometry import Box
 from ckptctl.operations.content.digest import digest_content
 from ckptctl.operations.content.open import Opened, open_tensors
 from ckptctl.operations.content.tensors import TensorSource
+from conftest import FIXTURES
+from support.cli import run
+from support.damage import edited, flip_field, remove
+from support.gloo import LAYOUTS, NAMES, run_ranks
 
 torch = pytest.importorskip("torch")
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FIXTURES
-from support import damage as damage
-from support.cli import make_old, run, run_on_terminal
-from support.publish import Died, Stopping, Watched, ckptctl, done, newest, planted, refused
 
 from ckptctl import commit
 from ckptctl.model.manifest import LATEST, MANIFEST, PointerRevision
 from ckptctl.operations.publish.prune import Policy, carry_out, plan
 from ckptctl.storage.posix import PosixStore
+from conftest import FIXTURES
+from support import damage as damage
+from support.cli import make_old, run, run_on_terminal
+from support.publish import Died, Stopping, Watched, ckptctl, done, newest, planted, refused
 
 SHARD = "__1_0.distcp"
 STEPS = (100, 200, 300, 400, 1000)

@@ -11,6 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ckptctl import commit
+from ckptctl.errors import Conflict, OutcomeUnknown, Refused, StorageError
+from ckptctl.formats.dcp import reader as dcp
+from ckptctl.model.manifest import (
+    LATEST,
+    MANIFEST,
+    Manifest,
+    PointerRevision,
+    decode,
+    pointer_path,
+)
+from ckptctl.operations.provenance.facts import facts_of
+from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
+from ckptctl.operations.publish.promote import promote
+from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.verify import Verdict, verify
+from ckptctl.storage.posix import PosixStore
+from ckptctl.storage.system import RealSystem
 from conftest import FIXTURES
 from support import damage as damage
 from support.cli import run
@@ -31,25 +50,6 @@ from support.publish import (
     refused,
     stage_all,
 )
-
-from ckptctl import commit
-from ckptctl.errors import Conflict, OutcomeUnknown, Refused, StorageError
-from ckptctl.formats.dcp import reader as dcp
-from ckptctl.model.manifest import (
-    LATEST,
-    MANIFEST,
-    Manifest,
-    PointerRevision,
-    decode,
-    pointer_path,
-)
-from ckptctl.operations.provenance.facts import facts_of
-from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
-from ckptctl.operations.publish.promote import promote
-from ckptctl.operations.verify.units import Options
-from ckptctl.operations.verify.verify import Verdict, verify
-from ckptctl.storage.posix import PosixStore
-from ckptctl.storage.system import RealSystem
 
 Copy = Callable[..., Path]
 FILES = (".metadata", "__0_0.distcp", "__1_0.distcp", "__2_0.distcp", "__3_0.distcp")

@@ -16,9 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FIXTURES
-from support.cli import run
-from support.damage import flip_field, remove
 
 from ckptctl.commit import read_manifest
 from ckptctl.errors import Findings, Refused
@@ -32,6 +29,9 @@ from ckptctl.sharding.mesh import Mesh
 from ckptctl.sharding.rank_policy import Policy
 from ckptctl.sharding.record import RESHARD
 from ckptctl.storage.posix import PosixStore
+from conftest import FIXTURES
+from support.cli import run
+from support.damage import flip_field, remove
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
 
@@ -542,6 +542,7 @@ def test_source_and_result_may_lie_in_different_stores(
     pytest.importorskip("moto.server")
     import boto3
     import fsspec
+
     from support.servers import moto_server, s3_environment
 
     fixture = FIXTURES / "fsdp2/step-12"

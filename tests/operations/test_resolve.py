@@ -7,16 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import FIXTURES
-from support import damage as damage
-from support.cli import run
-from support.publish import Watched, ckptctl, done, flip_payload, planted, refused, stage_all
 
 from ckptctl.errors import StorageError
 from ckptctl.model.manifest import LATEST, MANIFEST, pointer_path
 from ckptctl.operations.catalog.resolve import resolve
 from ckptctl.storage import Entry
 from ckptctl.storage.posix import PosixReader, PosixStore
+from conftest import FIXTURES
+from support import damage as damage
+from support.cli import run
+from support.publish import Watched, ckptctl, done, flip_payload, planted, refused, stage_all
 
 Copy = Callable[..., Path]
 SHARD = "__1_0.distcp"

@@ -12,14 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FIXTURES
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import damage as damage
-from support.cli import run as run_cli
-from support.publish import Watched, ckptctl, done, place_of, planted, refused
-from support.stores import torch_zip
-from support.values import fill, put, rewrite_item, saved, spoil
 from test_formats import record_of
 from test_samples import FIXTURE_CASES, HEALTHY, INDISTINGUISHABLE
 
@@ -40,6 +34,12 @@ from ckptctl.operations.verify.units import Options
 from ckptctl.operations.verify.verify import Verdict, Verification, verify
 from ckptctl.storage import open_store
 from ckptctl.storage.posix import PosixStore
+from conftest import FIXTURES
+from support import damage as damage
+from support.cli import run as run_cli
+from support.publish import Watched, ckptctl, done, place_of, planted, refused
+from support.stores import torch_zip
+from support.values import fill, put, rewrite_item, saved, spoil
 
 torch = pytest.importorskip("torch")
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import FIXTURES
-from support.cli import Ended, run
 
 from ckptctl.commit import read_manifest
 from ckptctl.comparison.consequences import (
@@ -34,6 +32,8 @@ from ckptctl.operations.find import split
 from ckptctl.operations.provenance.facts import Facts, facts_of, with_given
 from ckptctl.operations.provenance.facts_file import read_identity
 from ckptctl.storage import open_store
+from conftest import FIXTURES
+from support.cli import Ended, run
 
 LOAD, ORDER = Consequence.BREAKS_LOAD, Consequence.DATA_ORDER
 NUMERICS, HARMLESS, UNKNOWN = Consequence.NUMERICS, Consequence.HARMLESS, Consequence.UNKNOWN

@@ -16,6 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ckptctl import commit
+from ckptctl.checks import IDENTITY_CHECKS
+from ckptctl.cli.output.unverified import why_unverified
+from ckptctl.digest import Hasher
+from ckptctl.errors import Findings
+from ckptctl.model.checkpoint import rank_of
+from ckptctl.model.finding import Severity, Stage
+from ckptctl.model.manifest import FileRecord, Manifest, Receipt
+from ckptctl.operations.catalog.resolve import ResolveOptions, resolve
+from ckptctl.operations.find import locate
+from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
+from ckptctl.operations.verify.verify import Options, Verdict, verify
+from ckptctl.provenance.evidence import Source
+from ckptctl.storage import open_store
 from conftest import FIXTURES
 from support import reported as support_reported
 from support.cli import run as run_cli
@@ -32,21 +47,6 @@ from support.mixing import (
     plant,
     set_times,
 )
-
-from ckptctl import commit
-from ckptctl.checks import IDENTITY_CHECKS
-from ckptctl.cli.output.unverified import why_unverified
-from ckptctl.digest import Hasher
-from ckptctl.errors import Findings
-from ckptctl.model.checkpoint import rank_of
-from ckptctl.model.finding import Severity, Stage
-from ckptctl.model.manifest import FileRecord, Manifest, Receipt
-from ckptctl.operations.catalog.resolve import ResolveOptions, resolve
-from ckptctl.operations.find import locate
-from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
-from ckptctl.operations.verify.verify import Options, Verdict, verify
-from ckptctl.provenance.evidence import Source
-from ckptctl.storage import open_store
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow  # four processes import torch, which takes long on few CPUs

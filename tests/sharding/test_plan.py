@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from conftest import FIXTURES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +25,7 @@ from ckptctl.sharding.plan import Copy, Plan, Write
 from ckptctl.sharding.rank_policy import Policy
 from ckptctl.sharding.rank_state import families
 from ckptctl.storage.posix import PosixStore
+from conftest import FIXTURES
 
 KEEP = {"rng": Policy.KEEP, "data": Policy.KEEP}
 Cut = tuple[str, tuple[int, ...], Sequence[Box]]

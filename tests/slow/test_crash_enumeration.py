@@ -16,6 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ckptctl import commit
+from ckptctl.completeness.audit import Wanted
+from ckptctl.digest import Hasher
+from ckptctl.errors import NothingThere, Refused
+from ckptctl.model.checkpoint import rank_of
+from ckptctl.model.manifest import MANIFEST, FileRecord, Receipt
+from ckptctl.operations.catalog.resolve import NoneUsable, ResolveOptions, resolve
+from ckptctl.operations.find import Place, find
+from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
+from ckptctl.operations.publish.promote import promote
+from ckptctl.operations.publish.prune import Policy, carry_out, plan
+from ckptctl.operations.publish.quarantine import set_mark
+from ckptctl.storage.posix import PosixStore
 from conftest import FIXTURES
 from support.crash import (
     Answers,
@@ -31,20 +45,6 @@ from support.crash import (
     remember_all,
     survey,
 )
-
-from ckptctl import commit
-from ckptctl.completeness.audit import Wanted
-from ckptctl.digest import Hasher
-from ckptctl.errors import NothingThere, Refused
-from ckptctl.model.checkpoint import rank_of
-from ckptctl.model.manifest import MANIFEST, FileRecord, Receipt
-from ckptctl.operations.catalog.resolve import NoneUsable, ResolveOptions, resolve
-from ckptctl.operations.find import Place, find
-from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
-from ckptctl.operations.publish.promote import promote
-from ckptctl.operations.publish.prune import Policy, carry_out, plan
-from ckptctl.operations.publish.quarantine import set_mark
-from ckptctl.storage.posix import PosixStore
 
 pytestmark = pytest.mark.slow
 

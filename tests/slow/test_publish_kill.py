@@ -6,15 +6,6 @@ import random
 from pathlib import Path
 
 import pytest
-from support.publish import (
-    SOURCES,
-    Source,
-    load_source,
-    newest,
-    nursery,
-    places,
-    source_of,
-)
 
 from ckptctl.checks import CHECKS
 from ckptctl.errors import NothingThere
@@ -24,6 +15,15 @@ from ckptctl.operations.catalog.resolve import NoneUsable
 from ckptctl.operations.verify.units import Options
 from ckptctl.operations.verify.verify import Verdict, verify
 from ckptctl.storage import open_store
+from support.publish import (
+    SOURCES,
+    Source,
+    load_source,
+    newest,
+    nursery,
+    places,
+    source_of,
+)
 
 ROUNDS = 300
 LONGER, SHORTER = 1.02, 0.96

@@ -10,13 +10,13 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from conftest import FIXTURES
-from support.cli import Ended
-from support.publish import Bucket, bucket, done, planted, race, s3_environment, s3_server
 
 from ckptctl import commit
 from ckptctl.model.manifest import PointerRevision
 from ckptctl.storage import open_store
+from conftest import FIXTURES
+from support.cli import Ended
+from support.publish import Bucket, bucket, done, planted, race, s3_environment, s3_server
 
 RACERS = 8
 FIRST = 10

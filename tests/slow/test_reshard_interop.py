@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.gloo import LAYOUTS, NAMES, run_ranks
 
 from ckptctl.formats.dcp import reader as dcp
 from ckptctl.formats.items.storage import locate_tensor
 from ckptctl.operations.reshard.plan import Request
 from ckptctl.operations.reshard.reshard import ReshardOptions, reshard
 from ckptctl.storage.posix import PosixStore
+from support.gloo import LAYOUTS, NAMES, run_ranks
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow  # processes that import torch take long on few CPUs

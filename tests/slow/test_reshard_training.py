@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from support.cli import run
 from support.gloo import run_ranks
 

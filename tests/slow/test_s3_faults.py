@@ -14,10 +14,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from uuid import uuid4
 
 import pytest
-from conftest import FIXTURES
-from support.publish import Bucket, bucket, ckptctl, done, s3_environment, s3_server
 
 from ckptctl.model.manifest import MANIFEST, Manifest, decode, pointer_path
+from conftest import FIXTURES
+from support.publish import Bucket, bucket, ckptctl, done, s3_environment, s3_server
 
 TIMEOUT = 0.5
 ROUNDS = 2

@@ -12,8 +12,6 @@ from uuid import uuid4
 
 import fsspec
 import pytest
-from conftest import FIXTURES
-from support.stores import BucketPlace, DirectoryPlace, MemoryPlace, Place, fill, web_server
 
 from ckptctl.errors import NotFound, NothingThere, ShortRead, StorageError
 from ckptctl.model.finding import Finding
@@ -22,6 +20,8 @@ from ckptctl.operations.verify.verify import Verdict, Verification, verify
 from ckptctl.storage import Store, open_store, walk
 from ckptctl.storage.fsspec import ObjectStore
 from ckptctl.storage.posix import PosixStore
+from conftest import FIXTURES
+from support.stores import BucketPlace, DirectoryPlace, MemoryPlace, Place, fill, web_server
 
 DATA = bytes(range(256)) * 40
 

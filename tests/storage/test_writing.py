@@ -16,6 +16,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+
+from ckptctl.errors import Conflict, NotFound, OutcomeUnknown, Refused, StorageError
+from ckptctl.storage import WritableStore, open_writable, walk
+from ckptctl.storage.fsspec_writer import ConditionalStore
+from ckptctl.storage.posix import PosixStore
+from ckptctl.storage.system import RealSystem
 from conftest import FIXTURES
 from support.cli import run
 from support.servers import (
@@ -28,12 +34,6 @@ from support.servers import (
     rclone_server,
     s3_environment,
 )
-
-from ckptctl.errors import Conflict, NotFound, OutcomeUnknown, Refused, StorageError
-from ckptctl.storage import WritableStore, open_writable, walk
-from ckptctl.storage.fsspec_writer import ConditionalStore
-from ckptctl.storage.posix import PosixStore
-from ckptctl.storage.system import RealSystem
 
 RACERS, ROUNDS = 8, 20
 

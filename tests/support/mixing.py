@@ -12,14 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.gloo import run_ranks
-
 from ckptctl.checks import IDENTITY_CHECKS
 from ckptctl.model.finding import Finding, Severity
 from ckptctl.operations.find import locate
 from ckptctl.operations.verify.units import Options
 from ckptctl.operations.verify.verify import Verdict, Verification, verify
 from ckptctl.storage import open_store
+from support.gloo import run_ranks
 
 RANKS = 4
 METADATA = ".metadata"

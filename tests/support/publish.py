@@ -24,10 +24,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from conftest import FIXTURES, ROOT
-from support import damage
-from support.cli import Ended, environment
-
 from ckptctl import commit
 from ckptctl.cli.main import main
 from ckptctl.digest import DEFAULT, Hasher
@@ -39,6 +35,9 @@ from ckptctl.operations.publish.promote import promote
 from ckptctl.operations.publish.prune import Policy, carry_out, plan
 from ckptctl.storage import Entry, Reader, WritableStore, open_store
 from ckptctl.storage.posix import PosixStore
+from conftest import FIXTURES, ROOT
+from support import damage
+from support.cli import Ended, environment
 
 RANKS = 4
 SOURCES = ("fsdp2/step-8", "fsdp2/step-12")

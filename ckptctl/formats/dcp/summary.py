@@ -26,11 +26,12 @@ class Summary:
     problem: str = ""
 
 
-def summarise(data: bytes, source: str, known: MutableMapping[object, Summary]) -> Summary:
+def summarise(data: bytes, source: str, known: MutableMapping[object, object]) -> Summary:
     """Summarise one metadata file; ``known`` keeps layouts seen before and may start empty."""
     key = _layout_key(data)
-    if key is not None and key in known:
-        return known[key]
+    before = known.get(key) if key is not None else None
+    if isinstance(before, Summary):
+        return before
     summary = _summary(parse(data, source))
     if key is not None and not summary.problem:
         known[key] = summary

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ckptctl.commit import read_manifest, read_pointer, read_quarantine
 from ckptctl.errors import MalformedData, NotFound, NothingThere, StorageError
 from ckptctl.formats.dcp import reader as dcp
-from ckptctl.formats.dcp.summary import Summary, summarise
+from ckptctl.formats.dcp.summary import summarise
 from ckptctl.model.checkpoint import File, rank_of
 from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import LATEST, MANIFEST, QUARANTINE
@@ -65,7 +65,7 @@ def list_checkpoints(
     wanted = frozenset(states)
     if limit is not None and not wanted:
         places = places[-limit:]
-    known: MutableMapping[object, Summary] = {}
+    known: MutableMapping[object, object] = {}
     revision = read_pointer(store).revision
     promoted = revision.target if revision is not None else None
     rows = [_row(store, place, named, promoted, known, check=check) for place in places]
@@ -83,7 +83,7 @@ def _row(
     place: Place,
     named: list[Pointer],
     promoted: str | None,
-    known: MutableMapping[object, Summary],
+    known: MutableMapping[object, object],
     *,
     check: bool,
 ) -> Row:
@@ -136,7 +136,7 @@ def _state(
     store: Store,
     place: Place,
     files: dict[str, File],
-    known: MutableMapping[object, Summary],
+    known: MutableMapping[object, object],
     *,
     check: bool,
 ) -> tuple[State, str, int | None]:

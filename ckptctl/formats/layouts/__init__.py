@@ -1,0 +1,1 @@
+"""One file per framework: which files make one of its checkpoints."""

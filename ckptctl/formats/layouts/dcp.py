@@ -1,0 +1,86 @@
+"""PyTorch Distributed Checkpoint: a directory with ``.metadata`` and ``__R_n.distcp`` files.
+
+torchtitan writes such directories, and so does whoever calls ``dcp.save``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+
+from ckptctl.errors import NotFound
+from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, Reads, StateSeen, Sure
+from ckptctl.formats.dcp import reader
+from ckptctl.formats.dcp.summary import summarise
+from ckptctl.model.checkpoint import Checkpoint, File
+from ckptctl.model.commit_state import State
+from ckptctl.storage import Store
+
+EXAMINE_LIMIT = 4 << 20
+"""Bytes of metadata above which a listing does not parse it unless told to."""
+
+
+class Dcp(Layout):
+    """Directories that ``torch.distributed.checkpoint`` writes."""
+
+    name = reader.NAME
+    title = "PyTorch DCP"
+    reads = Reads.WHOLE
+    pointers = (PointerRule("latest|last_checkpoint|latest_committed"),)
+
+    def claim(self, folder: Folder) -> Iterator[Claim]:
+        """Claim a directory that holds metadata or shards."""
+        if reader.detect(folder.files):
+            name = folder.name
+            staging = "under a temporary name" if name.staging else ""
+            yield Claim(
+                self.name,
+                folder.path,
+                Sure.PATTERN,
+                step=name.step,
+                epoch=name.epoch,
+                staging=staging,
+            )
+
+    def read(self, store: Store, base: str, files: Mapping[str, File]) -> Checkpoint:
+        """Read the metadata, or what each rank's says."""
+        return reader.read(store, base, files)
+
+    def metadata(self, files: Iterable[str]) -> list[str]:
+        """Return the metadata files, as torch would choose them."""
+        return reader.metadata_files(files)
+
+    def state(
+        self,
+        store: Store,
+        base: str,
+        files: Mapping[str, File],
+        known: MutableMapping[object, object],
+        *,
+        check: bool,
+    ) -> StateSeen:
+        """Compare the sizes of files with what the metadata says, parsing each layout once."""
+        sources = reader.metadata_files(files)
+        if not sources:
+            return StateSeen(State.INCOMPLETE, "no metadata")
+        if sources == [reader.LEFTOVER]:
+            return StateSeen(State.INCOMPLETE, "only .metadata.tmp: the save was not completed")
+        if not check and sum(files[name].size for name in sources) > EXAMINE_LIMIT:
+            return StateSeen(State.NOT_EXAMINED, "large metadata; parsed with --check")
+        for name in sources:
+            if not files[name].is_file:
+                return StateSeen(State.UNREADABLE, f"{name} is not a file")
+            try:
+                with store.open(f"{base}/{name}" if base else name) as opened:
+                    summary = summarise(opened.read(0, opened.size), name, known)
+            except NotFound:
+                return StateSeen(State.INCOMPLETE, f"{name} vanished while it was read")
+            if summary.problem:
+                return StateSeen(State.UNREADABLE, f"{name}: {summary.problem}")
+            for path, length in summary.lengths.items():
+                file = files.get(path)
+                if file is None or not file.is_file:
+                    return StateSeen(State.INCOMPLETE, f"{path} is not there")
+                if file.size != length:
+                    reason = f"{path} has {file.size} of {length} bytes"
+                    return StateSeen(State.INCOMPLETE, reason)
+        return StateSeen(State.COMPLETE)
