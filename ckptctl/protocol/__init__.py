@@ -4,7 +4,7 @@ Every step is one exclusive creation, so that of two who try the same, one wins 
 told. Readers go from pointer to manifest to files; no listing is trusted.
 """
 
-from ckptctl.commit.read import (
+from ckptctl.protocol.read import (
     Pointer,
     exists,
     newest,
@@ -16,7 +16,7 @@ from ckptctl.commit.read import (
     read_seal,
     revisions,
 )
-from ckptctl.commit.write import mark, point, refresh_courtesy_copy, seal, stage
+from ckptctl.protocol.write import mark, point, refresh_courtesy_copy, seal, stage
 
 __all__ = [
     "Pointer",

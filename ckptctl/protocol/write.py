@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ckptctl.commit.read import join, read_manifest
 from ckptctl.errors import CkptctlError, Conflict, MalformedData
 from ckptctl.model.manifest import (
     LATEST,
@@ -13,6 +12,7 @@ from ckptctl.model.manifest import (
     Receipt,
     decode,
 )
+from ckptctl.protocol.read import join, read_manifest
 from ckptctl.storage import WritableStore
 
 

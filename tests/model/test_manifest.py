@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckptctl import commit
+from ckptctl import protocol
 from ckptctl.completeness.audit import Wanted
 from ckptctl.errors import Findings, MalformedData, Refused, StorageError
 from ckptctl.model.commit_state import State
@@ -572,7 +572,7 @@ def test_a_manifest_on_a_bad_sector_is_no_fresh_start(root: Path) -> None:
 @pytest.mark.parametrize("how", BREAK)
 def test_a_damaged_pointer_falls_back_to_the_revision_before(root: Path, how: str) -> None:
     damage(root / pointer_path(LATEST, 2), how)
-    pointer = commit.read_pointer(PosixStore(root))
+    pointer = protocol.read_pointer(PosixStore(root))
     assert pointer.revision is not None
     assert (pointer.revision.revision, pointer.last) == (1, 2)
     found = resolved(root)
@@ -593,7 +593,7 @@ def test_a_copied_pointer_is_not_believed(root: Path) -> None:
     first, second = (root / pointer_path(LATEST, n) for n in (1, 2))
     second.unlink()
     second.write_bytes(first.read_bytes())
-    pointer = commit.read_pointer(PosixStore(root))
+    pointer = protocol.read_pointer(PosixStore(root))
     assert pointer.revision is not None
     assert (pointer.revision.revision, len(pointer.problems)) == (1, 1)
 
@@ -604,7 +604,7 @@ def test_the_pointer_moves_on_from_a_damaged_revision(root: Path, copy: Any) -> 
     copy("no_crc/step-1", "step-3")
     publish(root, "step-3")
     assert (root / pointer_path(LATEST, 2)).read_bytes() == before
-    pointer = commit.read_pointer(PosixStore(root))
+    pointer = protocol.read_pointer(PosixStore(root))
     assert (pointer.last, pointer.problems) == (3, ())
     assert resolved(root).path == "step-3"
 
@@ -681,7 +681,7 @@ def test_prune_keeps_what_it_cannot_judge(root: Path, copy: Any) -> None:
 def _staged(tmp_path: Path, copy: Any, changes: dict[str, Any]) -> Path:
     path: Path = copy("no_crc/step-1", "step-7")
     receipt = Receipt(rank=0, world_size=1, step=7, files=())
-    commit.stage(PosixStore(path.parent), "step-7", receipt)
+    protocol.stage(PosixStore(path.parent), "step-7", receipt)
     (stored,) = (path / RECEIPTS).glob("*.json")
     body = json.loads(stored.read_bytes())
     stored.unlink()

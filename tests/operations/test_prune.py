@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ckptctl import commit
+from ckptctl import protocol
 from ckptctl.model.manifest import LATEST, MANIFEST, PointerRevision
 from ckptctl.operations.publish.prune import Policy, carry_out, plan
 from ckptctl.storage.posix import PosixStore
@@ -444,7 +444,7 @@ class Mover:
             revision = PointerRevision(
                 name=LATEST, revision=1, target="step-200", step=200, manifest=digest
             )
-            commit.point(PosixStore(self.root), revision)
+            protocol.point(PosixStore(self.root), revision)
         return inner(path, **kwargs)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ckptctl import commit
+from ckptctl import protocol
 from ckptctl.errors import Conflict, OutcomeUnknown, Refused, StorageError
 from ckptctl.formats.dcp import reader as dcp
 from ckptctl.model.manifest import (
@@ -95,7 +95,7 @@ def resolved(root: Path, *options: str) -> tuple[str, str]:
 
 def moves(root: Path) -> list[str]:
     """Return the targets of the pointer's revisions."""
-    found = list(commit.revisions(PosixStore(root)))
+    found = list(protocol.revisions(PosixStore(root)))
     return [one.target for one in found if isinstance(one, PointerRevision)]
 
 

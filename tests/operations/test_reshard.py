@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from ckptctl.commit import read_manifest
 from ckptctl.errors import Findings, Refused
 from ckptctl.model.manifest import MANIFEST
 from ckptctl.operations.content.digest import digest_content
@@ -25,6 +24,7 @@ from ckptctl.operations.content.open import open_tensors
 from ckptctl.operations.reshard import target as reshard_target
 from ckptctl.operations.reshard.plan import Request
 from ckptctl.operations.reshard.reshard import Resharding, ReshardOptions, reshard
+from ckptctl.protocol import read_manifest
 from ckptctl.sharding.mesh import Mesh
 from ckptctl.sharding.rank_policy import Policy
 from ckptctl.sharding.record import RESHARD

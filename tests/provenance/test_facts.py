@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from ckptctl.commit import read_manifest
 from ckptctl.comparison.consequences import (
     RULES,
     STANDARD,
@@ -31,6 +30,7 @@ from ckptctl.operations.diff.structure import compare_facts
 from ckptctl.operations.find import split
 from ckptctl.operations.provenance.facts import Facts, facts_of, with_given
 from ckptctl.operations.provenance.facts_file import read_identity
+from ckptctl.protocol import read_manifest
 from ckptctl.storage import open_store
 from conftest import FIXTURES
 from support.cli import Ended, run

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ckptctl import commit
+from ckptctl import protocol
 from ckptctl.checks import IDENTITY_CHECKS
 from ckptctl.cli.output.unverified import why_unverified
 from ckptctl.digest import Hasher
@@ -459,7 +459,7 @@ def seal_blindly(checkpoint: Path, *, step: int, run_id: str = "r") -> None:
         save_id=save_id,
         time="2026-01-01T00:00:00+00:00",
     )
-    commit.seal(open_store(checkpoint.parent), checkpoint.name, manifest.sealed())
+    protocol.seal(open_store(checkpoint.parent), checkpoint.name, manifest.sealed())
 
 
 @pytest.mark.parametrize("sealed_origin", [True, False])

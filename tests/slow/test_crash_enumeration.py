@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ckptctl import commit
+from ckptctl import protocol
 from ckptctl.completeness.audit import Wanted
 from ckptctl.digest import Hasher
 from ckptctl.errors import NothingThere, Refused
@@ -122,7 +122,7 @@ class Job:
             mine = [path for path in files if (rank_of(path) or 0) == rank]
             records = tuple(FileRecord(p, len(files[p]), _digest(files[p]), rank) for p in mine)
             receipt = Receipt(rank=rank, world_size=ranks, step=step, files=records)
-            commit.stage(self.store, name, receipt)
+            protocol.stage(self.store, name, receipt)
 
     def commit(self, name: str, publish_as: str | None = None) -> None:
         final = publish_as or name
@@ -491,7 +491,7 @@ def test_a_manifest_before_the_data_is_caught(
 ) -> None:
     """A quick look does not read large files, so the order must not allow such a manifest."""
     waiting: list[tuple[PosixStore, list[str]]] = []
-    seal, make_durable = commit.seal, PosixStore.make_durable
+    seal, make_durable = protocol.seal, PosixStore.make_durable
     monkeypatch.setattr(
         PosixStore, "make_durable", lambda self, paths: waiting.append((self, list(paths)))
     )

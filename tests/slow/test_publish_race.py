@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from ckptctl import commit
+from ckptctl import protocol
 from ckptctl.model.manifest import PointerRevision
 from ckptctl.storage import open_store
 from conftest import FIXTURES
@@ -89,11 +89,11 @@ def arena(
 
 def moves(arena: Arena) -> list[PointerRevision]:
     """Return the pointer's revisions, all of which must be good and without a gap."""
-    found = list(commit.revisions(open_store(arena.url)))
+    found = list(protocol.revisions(open_store(arena.url)))
     whole = [one for one in found if isinstance(one, PointerRevision)]
     assert len(whole) == len(found)
     assert [one.revision for one in whole] == list(range(1, len(whole) + 1))
-    assert commit.read_pointer(open_store(arena.url)).revision == (whole[-1] if whole else None)
+    assert protocol.read_pointer(open_store(arena.url)).revision == (whole[-1] if whole else None)
     return whole
 
 
@@ -152,7 +152,7 @@ def test_of_commits_of_one_checkpoint_one_wins(arena: Arena) -> None:
     url = arena.add("step-99")
     ends = arena.race(*(["commit", url] for _ in range(RACERS)))
     (winner,) = winners(ends)
-    manifest = commit.read_manifest(open_store(arena.url), "step-99")
+    manifest = protocol.read_manifest(open_store(arena.url), "step-99")
     assert manifest is not None
     assert manifest.actor == f"racer-{winner}"
     assert manifest.digest in ends[winner].stdout
@@ -170,7 +170,7 @@ def test_of_publications_under_one_name_one_wins(tmp_path: Path) -> None:
         ["commit", str(root / f"step-12.tmp-{n}"), "--as", "step-12"] for n in range(RACERS)
     )
     (winner,) = winners(ends)
-    manifest = commit.read_manifest(open_store(root), "step-12")
+    manifest = protocol.read_manifest(open_store(root), "step-12")
     assert manifest is not None
     assert manifest.actor == f"racer-{winner}"
     assert done("verify", root / "step-12", "--require", "manifest")
@@ -182,7 +182,7 @@ def test_of_quarantines_of_one_checkpoint_one_is_recorded(arena: Arena) -> None:
     url = arena.targets()[0]
     ends = arena.race(*(["quarantine", url, "--reason", f"reason {n}"] for n in range(RACERS)))
     winners(ends)
-    records = list(commit.quarantines(open_store(arena.url), f"step-{FIRST}"))
+    records = list(protocol.quarantines(open_store(arena.url), f"step-{FIRST}"))
     (record,) = records
     assert not isinstance(record, str)
     number = int(record.actor.removeprefix("racer-"))

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ckptctl import commit
+from ckptctl import protocol
 from ckptctl.cli.main import main
 from ckptctl.digest import DEFAULT, Hasher
 from ckptctl.model.manifest import FileRecord, Receipt
@@ -159,7 +159,7 @@ def stage_all(checkpoint: Path, changes: Mapping[int, Mapping[str, Any]] | None 
     store = PosixStore(checkpoint.parent)
     for rank in range(RANKS):
         receipt = receipt_of(checkpoint, rank, **(changes or {}).get(rank, {}))
-        commit.stage(store, checkpoint.name, receipt)
+        protocol.stage(store, checkpoint.name, receipt)
 
 
 def flip_payload(path: Path) -> None:
@@ -309,7 +309,7 @@ def _work(root: Path, step: int, rank: int, save_id: str, source: Source) -> Non
     receipt = Receipt(
         rank=rank, world_size=RANKS, step=step, files=records, run_id="run", save_id=save_id
     )
-    commit.stage(PosixStore(root), checkpoint.name, receipt)
+    protocol.stage(PosixStore(root), checkpoint.name, receipt)
 
 
 def _save(root: Path, step: int, source: Source) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ckptctl import commit
+from ckptctl import protocol
 from ckptctl.errors import MalformedData, NothingThere
 from ckptctl.model.manifest import LATEST, MANIFEST, QUARANTINE
 from ckptctl.operations.find import find
@@ -37,7 +37,7 @@ def history(store: Store) -> list[Event]:
         names = {entry.name for entry in place.entries}
         if MANIFEST in names:
             try:
-                manifest = commit.read_manifest(store, place.path)
+                manifest = protocol.read_manifest(store, place.path)
             except MalformedData as error:
                 events.append(Event("", "damaged", place.path, place.name.step, reason=str(error)))
                 manifest = None
@@ -46,7 +46,7 @@ def history(store: Store) -> list[Event]:
                     Event(manifest.time, "committed", place.path, manifest.step, manifest.actor)
                 )
         if QUARANTINE in names:
-            for record in commit.quarantines(store, place.path):
+            for record in protocol.quarantines(store, place.path):
                 if isinstance(record, str):
                     events.append(Event("", "damaged", place.path, place.name.step, reason=record))
                     continue
@@ -61,7 +61,7 @@ def history(store: Store) -> list[Event]:
 
 def _moves(store: Store) -> list[Event]:
     events = []
-    for found in commit.revisions(store):
+    for found in protocol.revisions(store):
         if isinstance(found, str):
             events.append(Event("", "damaged", LATEST, reason=found))
             continue

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 
-from ckptctl.commit import read_manifest, read_pointer, read_quarantine
 from ckptctl.errors import MalformedData, NotFound, NothingThere, StorageError
 from ckptctl.formats.dcp import reader as dcp
 from ckptctl.formats.dcp.summary import summarise
@@ -13,6 +12,7 @@ from ckptctl.model.checkpoint import File, rank_of
 from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import LATEST, MANIFEST, QUARANTINE
 from ckptctl.operations.find import Place, Pointer, find, not_read, pointers
+from ckptctl.protocol import read_manifest, read_pointer, read_quarantine
 from ckptctl.storage import Store
 
 EXAMINE_LIMIT = 4 << 20

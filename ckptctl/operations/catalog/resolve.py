@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ckptctl import commit
+from ckptctl import protocol
 from ckptctl.errors import Findings, MalformedData, NothingThere, StorageError
 from ckptctl.model.commit_state import State
 from ckptctl.model.finding import Severity
@@ -86,7 +86,7 @@ def resolve(
     options = options or ResolveOptions()
     places = find(store)
     # not tolerant: the newest revision may be a rollback, which an older one must not undo
-    pointer = commit.read_pointer(store)
+    pointer = protocol.read_pointer(store)
     if not places:
         if pointer.last or pointers(store, places):
             raise NoneUsable(
@@ -146,7 +146,7 @@ def _manifests(
         if not any(entry.name == MANIFEST for entry in place.entries):
             continue
         try:
-            manifest = commit.read_manifest(store, place.path)
+            manifest = protocol.read_manifest(store, place.path)
         except MalformedData as error:
             skipped.append(Skipped(place.path, place.name.step, f"its manifest: {error}"))
             continue
@@ -163,7 +163,7 @@ def _manifests(
 def _order(
     manifests: dict[str, tuple[Place, Manifest]],
     hidden: set[str],
-    pointer: commit.Pointer,
+    pointer: protocol.Pointer,
     skipped: list[Skipped],
     notes: list[str],
 ) -> list[_Candidate]:
@@ -218,7 +218,7 @@ def _unfit(store: Store, candidate: _Candidate, options: ResolveOptions) -> str:
 
 def _quarantined(store: Store, place: Place) -> str:
     try:
-        record = commit.read_quarantine(store, place.path)
+        record = protocol.read_quarantine(store, place.path)
     except (MalformedData, StorageError) as error:
         return f"it may be quarantined; its record cannot be read: {error}"
     if record is not None and record.quarantined:
@@ -309,7 +309,7 @@ def _disagreements(
     places: list[Place],
     hidden: set[str],
     manifests: dict[str, tuple[Place, Manifest]],
-    pointer: commit.Pointer,
+    pointer: protocol.Pointer,
 ) -> Iterator[str]:
     """Say which frameworks' pointers name something else than what is committed."""
     steps = {place.path: place.name.step for place in places}

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from ckptctl.commit import read_manifest
 from ckptctl.comparison.difference import Diff, SideSeen
 from ckptctl.errors import MalformedData, StorageError
 from ckptctl.model.manifest import Manifest
@@ -20,6 +19,7 @@ from ckptctl.operations.find import split
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.provenance.facts import Facts, facts_of, facts_of_values, is_part
 from ckptctl.operations.verify.units import Options
+from ckptctl.protocol import read_manifest
 from ckptctl.storage import open_store
 
 

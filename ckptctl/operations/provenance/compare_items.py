@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 
 from ckptctl.checks import Context
-from ckptctl.commit.read import join
 from ckptctl.errors import MalformedData, NotFound
 from ckptctl.formats.dcp import reader as dcp
 from ckptctl.formats.items.crc_summary import print_of, says_something
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item
 from ckptctl.operations.provenance.collect import Plan
+from ckptctl.protocol.read import join
 from ckptctl.provenance.counters import moment_of, parameter_of
 from ckptctl.provenance.evidence import Likeness, Probe
 from ckptctl.storage import Reader, Store

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckptctl import commit
+from ckptctl import protocol
 from ckptctl.checks import Context
 from ckptctl.checks.provenance import COMPARING
 from ckptctl.errors import MalformedData, StorageError
@@ -59,7 +59,7 @@ def gather(
 def _receipts(store: Store, place: Place, context: Context, gaps: list[str]) -> list[Receipt]:
     paths = [p for p in context.checkpoint.files if p.startswith(f"{RECEIPTS}/rank-")]
     try:
-        return commit.read_receipts(store, place.path, paths[:_MOST_RECEIPTS])
+        return protocol.read_receipts(store, place.path, paths[:_MOST_RECEIPTS])
     except MalformedData as error:
         gaps.append(f"a receipt is damaged: {error}")
     except StorageError as error:

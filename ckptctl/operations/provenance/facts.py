@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ckptctl.commit.read import join
 from ckptctl.comparison.consequences import standard_facts
 from ckptctl.errors import MalformedData, NotFound, Refused
 from ckptctl.formats.dcp import reader as dcp
@@ -26,6 +25,7 @@ from ckptctl.model.components import component_of, elements
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.run_facts import CONFIG, CONFIG_DIGEST, Plain, config_digest, flatten, same
 from ckptctl.operations.content.value import read_value
+from ckptctl.protocol.read import join
 from ckptctl.storage import Store
 
 _PART = re.compile(r"pytorch_model_fsdp_\d+|optimizer_\d+|model_and_optim")

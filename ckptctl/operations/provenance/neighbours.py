@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from ckptctl import commit
+from ckptctl import protocol
 from ckptctl.checks import Context
 from ckptctl.errors import CkptctlError, MalformedData, NotFound, StorageError
 from ckptctl.formats.dcp import reader as dcp
@@ -191,7 +191,7 @@ def _manifest(sibling: Sibling) -> Manifest | None:
     if MANIFEST not in sibling.files:
         return None
     try:
-        return commit.read_manifest(sibling.store, sibling.path)
+        return protocol.read_manifest(sibling.store, sibling.path)
     except MalformedData:
         return None  # said where that checkpoint is verified
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ckptctl import __version__, commit
+from ckptctl import __version__, protocol
 from ckptctl.checks import IDENTITY_CHECKS, STRUCTURE_CHECKS, Context
 from ckptctl.completeness.classifier import Classifier
 from ckptctl.digest import DEFAULT
@@ -119,7 +119,7 @@ def commit_checkpoint(
     store.make_durable(f"{place.path}/{record.path}" for record in manifest.files)
     if final != place.path:
         store.rename_directory(place.path, final)
-    commit.seal(store, final, manifest)
+    protocol.seal(store, final, manifest)
     return result
 
 
@@ -141,7 +141,7 @@ def _final_path(place: Place, options: CommitOptions) -> str:
 
 def _already(store: WritableStore, place: Place) -> str:
     try:
-        found = commit.read_manifest(store, place.path)
+        found = protocol.read_manifest(store, place.path)
     except MalformedData as error:
         return f"{place.path} has a manifest that cannot be used ({error}); nothing was changed"
     if found is None:
@@ -171,7 +171,7 @@ def _receipts(store: WritableStore, place: Place, checkpoint: Checkpoint) -> lis
     if not paths:
         return []
     try:
-        receipts = commit.read_receipts(store, place.path, paths)
+        receipts = protocol.read_receipts(store, place.path, paths)
     except MalformedData as error:
         raise Findings(f"{place.path}: a receipt is damaged: {error}") from None
     for what, values in (
@@ -285,7 +285,7 @@ def _manifest(
     digests: Mapping[str, tuple[int, str]],
     options: CommitOptions,
 ) -> Manifest:
-    previous = commit.read_pointer(store).revision
+    previous = protocol.read_pointer(store).revision
     components: dict[str, set[int]] = {}
     classes = Classifier(checkpoint, options.mapping)
     for item in checkpoint.items:

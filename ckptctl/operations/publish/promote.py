@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ckptctl import commit
+from ckptctl import protocol
 from ckptctl.checks import AUDIT_CHECKS
 from ckptctl.completeness.audit import Wanted
 from ckptctl.errors import (
@@ -68,7 +68,7 @@ def promote(
     if quick and values:
         raise UsageError("--values has to read what tensors hold, which --quick leaves out")
     manifest = _sealed(store, place)
-    pointer = commit.read_pointer(store, tolerant=True)  # a new revision mends an unreadable one
+    pointer = protocol.read_pointer(store, tolerant=True)  # a new revision mends an unreadable one
     current = pointer.revision
     if expect is not None and pointer.last != expect:
         who = f": {current.actor} moved it to {current.target}" if current is not None else ""
@@ -142,9 +142,9 @@ def promote(
     if dry_run:
         return result
     store.prove()
-    commit.point(store, revision)
+    protocol.point(store, revision)
     try:
-        commit.refresh_courtesy_copy(store, place.path)
+        protocol.refresh_courtesy_copy(store, place.path)
     except CkptctlError as error:
         return replace(result, courtesy=str(error))
     return result
@@ -173,7 +173,7 @@ def _without_pointer(options: Options) -> Options:
 
 def _sealed(store: WritableStore, place: Place) -> Manifest:
     try:
-        manifest = commit.read_manifest(store, place.path)
+        manifest = protocol.read_manifest(store, place.path)
     except MalformedData as error:
         raise Findings(f"{place.path}: its manifest cannot be used: {error}") from None
     if manifest is None:
@@ -181,7 +181,7 @@ def _sealed(store: WritableStore, place: Place) -> Manifest:
             f"{place.path} is not committed; `ckptctl commit` verifies and seals it; nothing was "
             "changed"
         )
-    seal = commit.read_seal(store, place.path, name=place.name.text)
+    seal = protocol.read_seal(store, place.path, name=place.name.text)
     if seal.quarantined:
         why = seal.quarantine_problem or (seal.quarantine.reason if seal.quarantine else "")
         raise Refused(f"{place.path} is quarantined: {why}; nothing was changed")
@@ -196,7 +196,7 @@ def _passed_over(
     for place in find(store) if rollback else ():
         if any(entry.name == MANIFEST for entry in place.entries):
             try:
-                other = commit.read_manifest(store, place.path)
+                other = protocol.read_manifest(store, place.path)
             except MalformedData:
                 continue
             if other is not None and (other.step or -1) > (manifest.step or -1):

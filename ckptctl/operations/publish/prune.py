@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ckptctl import commit
+from ckptctl import protocol
 from ckptctl.errors import Refused
 from ckptctl.formats.dcp import reader as dcp
 from ckptctl.model.commit_state import State
@@ -118,7 +118,7 @@ def _protected(store: Store, places: dict[str, Place], rows: tuple[Row, ...]) ->
     for pointer in pointers(store, list(places.values())):
         if pointer.target is not None:
             found[pointer.target or "."] = f"{pointer.name} names it"
-    promoted = commit.read_pointer(store)
+    promoted = protocol.read_pointer(store)
     if promoted.problems:
         raise Refused(
             f"{promoted.problems[0]}; what it names cannot be protected, so nothing is deleted: "
@@ -150,7 +150,7 @@ def carry_out(store: WritableStore, chosen: Plan) -> Iterator[Fate]:
     A checkpoint that a pointer has come to name since the plan was made is left alone.
     """
     for fate in chosen.doomed:
-        revision = commit.read_pointer(store).revision
+        revision = protocol.read_pointer(store).revision
         if revision is not None and revision.target == fate.path:
             yield replace(fate, delete=False, reason=f"pointer {LATEST} names it by now")
             continue

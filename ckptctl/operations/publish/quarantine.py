@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ckptctl import commit
+from ckptctl import protocol
 from ckptctl.errors import MalformedData, Refused
 from ckptctl.model.manifest import QuarantineRecord, quarantine_path
 from ckptctl.operations.find import Place
@@ -52,14 +52,14 @@ def set_mark(
     )
     if not dry_run:
         store.prove()
-        commit.mark(store, place.path, record)
+        protocol.mark(store, place.path, record)
     return Marked(place.path, quarantined, reason, record.revision, dry_run=dry_run)
 
 
 def _last(store: WritableStore, place: Place) -> tuple[int, QuarantineRecord | None]:
     """Return the number of the newest record, and the record where it can be read."""
-    number = commit.newest(lambda n: commit.exists(store, f"{place.path}/{quarantine_path(n)}"))
+    number = protocol.newest(lambda n: protocol.exists(store, f"{place.path}/{quarantine_path(n)}"))
     try:
-        return number, commit.read_quarantine(store, place.path)
+        return number, protocol.read_quarantine(store, place.path)
     except MalformedData:
         return number, None

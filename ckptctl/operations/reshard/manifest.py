@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ckptctl import __version__, commit
+from ckptctl import __version__, protocol
 from ckptctl.comparison.consequences import standard_facts
 from ckptctl.completeness.classifier import Classifier
 from ckptctl.formats.dcp import reader as dcp
@@ -29,7 +29,7 @@ def manifest_of(
 ) -> Manifest:
     """Describe the result; facts about the ranks that saved the source are not passed on."""
     before = source.manifest
-    previous = commit.read_pointer(target.store).revision
+    previous = protocol.read_pointer(target.store).revision
     identity = source.opened.checkpoint.identity
     files = sorted(target.record.files, key=lambda file: file.path)
     return Manifest(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
-from ckptctl import commit
+from ckptctl import protocol
 from ckptctl.completeness.classifier import Classifier
 from ckptctl.completeness.world_size import holdings, world_of
 from ckptctl.errors import Refused, UsageError
@@ -163,7 +163,7 @@ def reshard(
     proof = prove(target, source, before, plan, workers=options.workers, progress=progress)
     reshard_target.make_durable(target)
     manifest = manifest_of(target, source, prepared.facts, plan, proof, prepared.step)
-    sealed = commit.seal(store, name, manifest)
+    sealed = protocol.seal(store, name, manifest)
     reshard_target.forget_record(target)
     return _result(prepared, target_url, options, reused, sealed.digest, proof)
 

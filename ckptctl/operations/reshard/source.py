@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ckptctl import commit
+from ckptctl import protocol
 from ckptctl.digest import Hasher
 from ckptctl.errors import (
     Findings,
@@ -88,7 +88,7 @@ def open_source(url: str, *, force: bool, workers: int, progress: Progress | Non
     if not place.readable:
         raise Refused(f"{url}: {not_read(place)}; `ckptctl convert` makes a DCP checkpoint of it")
     try:
-        manifest = commit.read_manifest(store, place.path)
+        manifest = protocol.read_manifest(store, place.path)
     except MalformedData as error:
         raise Findings(f"{url}: its manifest cannot be used: {error}") from None
     options = Options(quick=manifest is None, workers=workers)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from uuid import uuid4
 
-from ckptctl.commit.read import join
 from ckptctl.digest import Hasher, algorithm_of
 from ckptctl.errors import Conflict, MalformedData, NotFound, Refused, StorageError
 from ckptctl.formats.dcp.metadata_writer import encode_metadata
@@ -18,6 +17,7 @@ from ckptctl.model.manifest import MANIFEST, FileRecord, decode
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.publish.actor import actor, now
 from ckptctl.operations.reshard.write import FileUnit, HashedUpload, copy_beside, nobody, write_file
+from ckptctl.protocol.read import join
 from ckptctl.sharding.plan import Plan
 from ckptctl.sharding.record import RESHARD, ReshardRecord
 from ckptctl.storage import Entry, Store, WritableStore

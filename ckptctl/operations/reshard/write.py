@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from ckptctl.commit.read import join
 from ckptctl.digest import Hasher
 from ckptctl.errors import MalformedData
 from ckptctl.formats.items.scan import scan_items
@@ -27,6 +26,7 @@ from ckptctl.model.geometry import Boxes
 from ckptctl.model.manifest import FileRecord
 from ckptctl.model.observation import ItemSeen
 from ckptctl.operations.content.tensors import TensorSource
+from ckptctl.protocol.read import join
 from ckptctl.sharding.plan import Copy, Give, Plan, Step, TargetFile, Write
 from ckptctl.storage import Store, Upload, WritableStore, open_store, open_writable
 

@@ -16,7 +16,6 @@ from ckptctl.checks import (
     Check,
     Context,
 )
-from ckptctl.commit import read_pointer, read_seal
 from ckptctl.completeness.audit import Audit
 from ckptctl.errors import StorageError
 from ckptctl.formats.dcp import reader as dcp
@@ -37,6 +36,7 @@ from ckptctl.operations.verify.units import (
     hashing_units,
     units_of,
 )
+from ckptctl.protocol import read_pointer, read_seal
 from ckptctl.provenance.evidence import Identity
 from ckptctl.storage import Store
 
