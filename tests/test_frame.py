@@ -17,7 +17,7 @@ import ckptctl.errors
 from ckptctl.checks import CHECKS, by_id
 from ckptctl.cli.main import _COMMANDS
 from conftest import FIXTURES, ROOT
-from support.cli import run
+from support.cli import run_process
 
 MODULES = sorted((ROOT / "ckptctl").rglob("*.py"))
 MOST_LINES = 400
@@ -38,7 +38,7 @@ def readme() -> str:
 
 def modules_of(*args: str | Path) -> set[str]:
     """Run a command and return the top-level modules that it imported."""
-    ended = run(*args, before=LOADED)
+    ended = run_process(*args, before=LOADED)
     assert ended.code == 0, ended.stderr
     names = json.loads(ended.stderr.rpartition("LOADED ")[2])
     return {name.partition(".")[0] for name in names}

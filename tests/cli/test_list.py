@@ -16,6 +16,7 @@ from support.cli import (
     plant,
     run,
     run_on_terminal,
+    run_process,
 )
 from support.damage import remove, rewrite, truncate
 
@@ -54,7 +55,7 @@ def plant_all(root: Path, *names: str) -> Path:
 
 def rows(*args: str | Path, **how: Any) -> list[dict[str, Any]]:
     """List as JSON and return the rows; the exit code must be 0 and stderr empty."""
-    ended = run("list", "--json", *args, **how)
+    ended = (run_process if "before" in how else run)("list", "--json", *args, **how)
     assert (ended.code, ended.stderr) == (0, "")
     found = ended.json()
     assert found["schema"] == "ckptctl/list/1"
@@ -263,7 +264,7 @@ class TestPermission:
 
     def test_the_root(self, root: Path) -> None:
         (root / "run").chmod(0)
-        ended = run("list", "run", cwd=root, before=AS_NOBODY)
+        ended = run_process("list", "run", cwd=root, before=AS_NOBODY)
         (root / "run").chmod(0o755)
         assert (ended.code, ended.stdout) == (4, "")
         assert ended.stderr == "ckptctl: run: Permission denied\n"

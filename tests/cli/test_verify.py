@@ -27,6 +27,7 @@ from support.cli import (
     plant,
     run,
     run_on_terminal,
+    run_process,
 )
 from support.damage import flip_byte, flip_field, garble, remove, rewrite, truncate
 
@@ -107,11 +108,11 @@ class TestExitCodes:
         assert ended.stdout.splitlines()[-1].startswith(f"UNVERIFIED: {GOOD}: whole, ")
 
     def test_1_ckptctl_itself_failed(self) -> None:
-        ended = run("verify", GOOD, before=BROKEN)
+        ended = run_process("verify", GOOD, before=BROKEN)
         assert (ended.code, ended.stdout) == (1, "")
         assert "itself failed: RuntimeError: a bug\\x1b[35m" in ended.stderr
         assert "Traceback" not in ended.stderr
-        debugged = run("verify", GOOD, before=BROKEN, env={"CKPTCTL_DEBUG": "1"})
+        debugged = run_process("verify", GOOD, before=BROKEN, env={"CKPTCTL_DEBUG": "1"})
         assert debugged.code == 1
         assert "Traceback" in debugged.stderr
 
@@ -164,7 +165,7 @@ class TestExitCodes:
         assert "nosuch" in ended.stderr
 
     def test_4_a_file_that_the_storage_does_not_give(self) -> None:
-        ended = run("verify", GOOD, "--json", before=FAILING_READS)
+        ended = run_process("verify", GOOD, "--json", before=FAILING_READS)
         (found,) = ended.json()["checkpoints"]
         assert (ended.code, ended.json()["exit_code"], found["verdict"]) == (
             4,
@@ -174,13 +175,13 @@ class TestExitCodes:
         row = coverage(ended, "items")
         assert 0 < row["examined"] < row["total"] == 100
         assert "the disk gave no answer" in json.dumps(row["gaps"])
-        text = run("verify", GOOD, "--quiet", before=FAILING_READS)
+        text = run_process("verify", GOOD, "--quiet", before=FAILING_READS)
         assert text.code == 4
         assert text.stdout.startswith(f"COULD NOT FINISH: {GOOD}: ")
         assert "the disk gave no answer" in text.stdout
 
     def test_4_a_package_is_missing(self) -> None:
-        ended = run("verify", FIXTURES / "zstd" / "step-12", before=NO_ZSTANDARD)
+        ended = run_process("verify", FIXTURES / "zstd" / "step-12", before=NO_ZSTANDARD)
         assert ended.code == 4
         assert "COULD NOT FINISH" in ended.stdout
         assert "the package zstandard is not installed" in ended.stdout
@@ -258,14 +259,14 @@ class TestSeveralPaths:
         ],
     )
     def test_one_code(self, root: Path, paths: tuple[str, ...], code: int, seen: int) -> None:
-        ended = run("verify", *paths, "--json", cwd=root, before=NO_ZSTANDARD)
+        ended = run_process("verify", *paths, "--json", cwd=root, before=NO_ZSTANDARD)
         assert ended.code == ended.json()["exit_code"] == code
         assert len(ended.json()["checkpoints"]) == seen
         assert len(ended.json()["errors"]) == paths.count("gone")
         assert ("gone: no such directory" in ended.stderr) == ("gone" in paths)
 
     def test_a_sum_for_people(self, root: Path) -> None:
-        ended = run("verify", ".", cwd=root, before=NO_ZSTANDARD)
+        ended = run_process("verify", ".", cwd=root, before=NO_ZSTANDARD)
         assert ended.code == 10
         assert ended.stdout.splitlines()[-1] == (
             "3 checkpoints: 0 ok, 1 unverified, 1 with findings, 1 not finished"
@@ -508,7 +509,7 @@ class TestChoosingChecks:
 def test_damage_outranks_an_unfinished_check(copy: Callable[..., Path]) -> None:
     path = copy("fsdp2/step-12")
     flip_byte(path, file="__0_0.distcp", at=20)
-    assert run("verify", path, before=FAILING_READS).code == 10
+    assert run_process("verify", path, before=FAILING_READS).code == 10
 
 
 def test_verifying_changes_nothing(damaged: Path) -> None:

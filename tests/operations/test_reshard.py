@@ -30,7 +30,7 @@ from ckptctl.sharding.rank_policy import Policy
 from ckptctl.sharding.record import RESHARD
 from ckptctl.storage.posix import PosixStore
 from conftest import FIXTURES
-from support.cli import run
+from support.cli import run, run_process
 from support.damage import flip_field, remove
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
@@ -525,7 +525,7 @@ def test_torch_is_not_imported(tmp_path: Path) -> None:
         "import sys, atexit\n"
         "atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))\n"
     )
-    done = run(
+    done = run_process(
         *("reshard", FIXTURES / "no_dist/step-12", "--out", tmp_path / "step-12"),
         *("--world-size", "2", "--rng", "keep", "--data", "keep"),
         before=before,
@@ -612,7 +612,7 @@ def test_memory_stays_small_whatever_the_size(tmp_path: Path, mesh: str) -> None
         "line = lambda: next(l for l in status.read_text().split('\\n') if 'VmHWM' in l)\n"
         "atexit.register(lambda: print(line().split()[1], file=sys.stderr))\n"
     )
-    done = run(
+    done = run_process(
         *("reshard", source, "--world-size", "3", "--out", tmp_path / "b", "--mesh", mesh),
         *("--dim-rule", "*=" + ("tp:1" if "tp" in mesh else "0")),
         before=peak,

@@ -36,7 +36,7 @@ from ckptctl.storage import open_store
 from ckptctl.storage.posix import PosixStore
 from conftest import FIXTURES
 from support import damage as damage
-from support.cli import run as run_cli
+from support.cli import run_process
 from support.publish import Watched, ckptctl, done, place_of, planted, refused
 from support.stores import torch_zip
 from support.values import fill, put, rewrite_item, saved, spoil
@@ -748,8 +748,8 @@ def test_values_that_cannot_be_read_leave_it_unfinished(copy: Copy) -> None:
     path = copy("zstd/step-12")
     done("commit", path)
     hide = "import sys; sys.modules['zstandard'] = None"
-    assert run_cli("verify", path, before=hide).code == 0
-    ended = run_cli("verify", path, "--values", before=hide)
+    assert run_process("verify", path, before=hide).code == 0
+    ended = run_process("verify", path, "--values", before=hide)
     assert ended.code == 4
     assert "zstandard is not installed" in ended.stdout
 

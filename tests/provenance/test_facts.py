@@ -33,7 +33,7 @@ from ckptctl.operations.provenance.facts_file import read_identity
 from ckptctl.protocol import read_manifest
 from ckptctl.storage import open_store
 from conftest import FIXTURES
-from support.cli import Ended, run
+from support.cli import Ended, run, run_process
 
 LOAD, ORDER = Consequence.BREAKS_LOAD, Consequence.DATA_ORDER
 NUMERICS, HARMLESS, UNKNOWN = Consequence.NUMERICS, Consequence.HARMLESS, Consequence.UNKNOWN
@@ -199,7 +199,7 @@ def test_without_the_package_the_remedy_is_named(copy: Callable[..., Path], tmp_
     facts = tmp_path / "f.yaml"
     facts.write_text(YAML)
     path = copy("fsdp2/step-12")
-    ended = run(
+    ended = run_process(
         "commit", path, "--identity", facts, before="import sys; sys.modules['yaml'] = None"
     )
     assert ended.code == 2

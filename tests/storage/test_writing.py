@@ -23,7 +23,7 @@ from ckptctl.storage.fsspec_writer import ConditionalStore
 from ckptctl.storage.posix import PosixStore
 from ckptctl.storage.system import RealSystem
 from conftest import FIXTURES
-from support.cli import run
+from support.cli import run, run_process
 from support.servers import (
     Outcome,
     content,
@@ -716,7 +716,7 @@ def test_commands_refuse_a_server_that_ignores_the_condition(tmp_path: Path) -> 
     shutil.copytree(FIXTURES / "no_crc" / "step-1", run_root / "step-1")
     before = snapshot(run_root)
     with rclone_server(tmp_path) as endpoint:
-        ended = run("commit", "s3://bucket/run/step-1", env=s3_environment(endpoint))
+        ended = run_process("commit", "s3://bucket/run/step-1", env=s3_environment(endpoint))
     assert (ended.code, "ignores the condition" in ended.stderr) == (5, True), ended
     assert snapshot(run_root) == before
 

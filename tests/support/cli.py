@@ -1,8 +1,15 @@
-"""Running the command line as users do: as a process, piped or on a terminal of 80 columns."""
+"""Running the command line: in this process, as one of its own, or on a terminal of 80 columns.
+
+``run`` is the one to use. It starts no interpreter and leaves nothing behind, so it is ten times
+cheaper. ``run_process`` is for tests about the process itself: what it imports, how signals, closed
+pipes and full disks end it, and what a ``before`` changes in it.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import gc
+import io
 import json
 import os
 import pty
@@ -13,10 +20,13 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from ckptctl.cli import main as application
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 OWN_COLOURS = re.compile(r"\x1b\[(?:0|1|2|31|32|33|36)(?:;(?:1|2))?m")
@@ -24,7 +34,7 @@ OWN_COLOURS = re.compile(r"\x1b\[(?:0|1|2|31|32|33|36)(?:;(?:1|2))?m")
 
 MAIN = "\nfrom ckptctl.cli.main import main\nmain()\n"
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
-_DEADLINE = 120
+_DEADLINE = 600
 _OURS = ("CKPTCTL_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "PYTHONWARN", "PYTHONUNBUF")
 
 
@@ -53,13 +63,59 @@ def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **(changes or {})}
 
 
-def run(
+def run(*args: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Ended:
+    """Run ckptctl in this process, with nothing on stdin and neither stream a terminal."""
+    out, err = _stream(), _stream()
+    code: object = 0
+    with _another_life(cwd, environment(env)), redirect_stdout(out), redirect_stderr(err):
+        sys.argv = ["ckptctl", *map(str, args)]
+        try:
+            application.main()
+        except SystemExit as end:
+            code = end.code
+    return Ended(int(code or 0) if isinstance(code, int | None) else 1, _text(out), _text(err))
+
+
+@contextmanager
+def _another_life(cwd: Path | None, env: Mapping[str, str]) -> Iterator[None]:
+    """Change what a new process would have of its own, and put all of it back."""
+    variables, place, argv, stdin = os.environ.copy(), Path.cwd(), sys.argv, sys.stdin
+    commands = application.app.registered_commands
+    known, collecting = [*commands], gc.isenabled()
+    try:
+        os.environ.clear()
+        os.environ.update(env)
+        os.chdir(cwd or place)
+        sys.stdin = _stream()
+        yield
+    finally:
+        sys.stdin, sys.argv = stdin, argv
+        os.chdir(place)
+        os.environ.clear()
+        os.environ.update(variables)
+        commands[:] = known  # the application adds what is called each time
+        if collecting:
+            gc.enable()
+
+
+def _stream() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    buffer = stream.buffer
+    assert isinstance(buffer, io.BytesIO)
+    return buffer.getvalue().decode()
+
+
+def run_process(
     *args: str | Path,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     before: str = "",
 ) -> Ended:
-    """Run ckptctl with pipes on both streams."""
+    """Run ckptctl as a process with pipes on both streams."""
     done = subprocess.run(
         command(*map(str, args), before=before),
         cwd=cwd,

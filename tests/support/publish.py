@@ -18,14 +18,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ckptctl import protocol
-from ckptctl.cli.main import main
 from ckptctl.digest import DEFAULT, Hasher
 from ckptctl.model.manifest import FileRecord, Receipt
 from ckptctl.operations.catalog.resolve import ResolveOptions, resolve
@@ -37,45 +36,14 @@ from ckptctl.storage import Entry, Reader, WritableStore, open_store
 from ckptctl.storage.posix import PosixStore
 from conftest import FIXTURES, ROOT
 from support import damage
-from support.cli import Ended, environment
+from support.cli import Ended
+from support.cli import run as ckptctl
 
 RANKS = 4
 SOURCES = ("fsdp2/step-8", "fsdp2/step-12")
 """Two saves of one run, whose files are of equal sizes: a mixture shows in digests alone."""
 
 # ---------------------------------------------------------------------------------- command line
-
-
-def ckptctl(*args: str | Path, env: Mapping[str, str] | None = None) -> Ended:
-    """Run the command line in this process and return how it ended."""
-    out, err = _stream(), _stream()
-    before, argv = os.environ.copy(), sys.argv
-    wanted = environment(env)
-    code: object = 0
-    try:
-        os.environ.clear()
-        os.environ.update(wanted)
-        sys.argv = ["ckptctl", *map(str, args)]
-        with redirect_stdout(out), redirect_stderr(err):
-            main()
-    except SystemExit as end:
-        code = end.code
-    finally:
-        sys.argv = argv
-        os.environ.clear()
-        os.environ.update(before)
-    return Ended(int(code or 0) if isinstance(code, int | None) else 1, _text(out), _text(err))
-
-
-def _stream() -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
-
-
-def _text(stream: io.TextIOWrapper) -> str:
-    stream.flush()
-    buffer = stream.buffer
-    assert isinstance(buffer, io.BytesIO)
-    return buffer.getvalue().decode()
 
 
 def done(*args: str | Path, env: Mapping[str, str] | None = None) -> Ended:
