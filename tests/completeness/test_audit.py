@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_samples import FIXTURE_CASES, HEALTHY, INDISTINGUISHABLE
 
 from ckptctl.checks import Context, by_id
 from ckptctl.checks.registry import AUDIT_CHECKS
@@ -30,6 +29,7 @@ from ckptctl.storage import open_store
 from conftest import FIXTURES
 from support import damage as damage
 from support.publish import ckptctl, done, refused
+from support.samples import FIXTURE_CASES, HEALTHY, INDISTINGUISHABLE
 
 Copy = Callable[..., Path]
 

@@ -31,7 +31,7 @@ from ckptctl.model.checkpoint import Checkpoint, Item, ObjectEntry, TensorEntry
 from ckptctl.model.observation import ItemSeen
 from ckptctl.storage.posix import PosixStore
 from conftest import FIXTURES, SHARED
-from support.stores import torch_zip
+from support.stores import record_of, torch_zip
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
@@ -376,14 +376,6 @@ def raw_items(case: str) -> Iterator[tuple[Item, bytes]]:
                 out.seek(0)
                 data = out.read(size)
         yield item, data
-
-
-def record_of(data: bytes, name: str) -> bytes:
-    """The bytes of one record, found by our own reader: zipfile insists on a CRC."""
-    directory = torchzip.read_directory(lambda a, b: data[a:b], len(data))
-    (head,) = [head for head in directory.heads if head.name == name]
-    start = torchzip.data_start(data[head.header :][: 30 + len(head.raw_name)], head)
-    return data[start : start + head.size]
 
 
 def see(path: Path, item: Item, *, content: bool, tensor: bool = True) -> ItemSeen:

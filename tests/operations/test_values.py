@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_formats import record_of
-from test_samples import FIXTURE_CASES, HEALTHY, INDISTINGUISHABLE
 
 from ckptctl.checks import VALUE_CHECKS
 from ckptctl.checks.values import HUGE
@@ -38,7 +36,8 @@ from conftest import FIXTURES
 from support import damage as damage
 from support.cli import run_process
 from support.publish import Watched, ckptctl, done, place_of, planted, refused
-from support.stores import torch_zip
+from support.samples import FIXTURE_CASES, HEALTHY, INDISTINGUISHABLE
+from support.stores import record_of, torch_zip
 from support.values import fill, put, rewrite_item, saved, spoil
 
 torch = pytest.importorskip("torch")

@@ -20,6 +20,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol
 
+from ckptctl.formats.torch import zip as torchzip
 from ckptctl.storage import Store
 
 
@@ -211,3 +212,11 @@ def torch_zip(
     end += struct.pack("<IIQI", 0x07064B50, 0, start + size, 1)
     end += struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, count, count, size, start, 0)
     return bytes(body) + directory + end
+
+
+def record_of(data: bytes, name: str) -> bytes:
+    """The bytes of one record, found by our own reader: zipfile insists on a CRC."""
+    directory = torchzip.read_directory(lambda a, b: data[a:b], len(data))
+    (head,) = [head for head in directory.heads if head.name == name]
+    start = torchzip.data_start(data[head.header :][: 30 + len(head.raw_name)], head)
+    return data[start : start + head.size]
