@@ -501,7 +501,7 @@ def test_a_manifest_before_the_data_is_caught(
         make_durable(*waiting.pop(0))
         return done
 
-    monkeypatch.setattr(commit, "seal", seal_first)
+    monkeypatch.setattr(protocol, "seal", seal_first)
     assert caught(tmp_path / "disk", _short, shows, remember_all)
 
 
