@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ckptctl.digest import Hasher
 from ckptctl.errors import MalformedData, Refused, StorageError
 from ckptctl.formats.safetensors import reader as st
+from ckptctl.hashing import Hasher
 from ckptctl.model.geometry import Box
 from ckptctl.operations.content.digest import digest_content
 from ckptctl.operations.content.open import Opened, open_tensors

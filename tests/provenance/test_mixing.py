@@ -20,8 +20,8 @@ import pytest
 from ckptctl import protocol
 from ckptctl.checks import IDENTITY_CHECKS
 from ckptctl.cli.output.unverified import why_unverified
-from ckptctl.digest import Hasher
 from ckptctl.errors import Findings
+from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.finding import Severity, Stage
 from ckptctl.model.manifest import FileRecord, Manifest, Receipt

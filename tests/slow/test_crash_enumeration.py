@@ -19,8 +19,8 @@ import pytest
 
 from ckptctl import protocol
 from ckptctl.completeness.audit import Wanted
-from ckptctl.digest import Hasher
 from ckptctl.errors import NothingThere, Refused
+from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.manifest import MANIFEST, FileRecord, Receipt
 from ckptctl.operations.catalog.resolve import NoneUsable, ResolveOptions, resolve

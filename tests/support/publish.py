@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ckptctl import protocol
-from ckptctl.digest import DEFAULT, Hasher
+from ckptctl.hashing import DEFAULT, Hasher
 from ckptctl.model.manifest import FileRecord, Receipt
 from ckptctl.operations.catalog.resolve import ResolveOptions, resolve
 from ckptctl.operations.find import Place, find, locate

@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import Lock
 
-from ckptctl.digest import Hasher
 from ckptctl.errors import MalformedData, NotFound, Refused
 from ckptctl.formats.items.storage import decode, look
 from ckptctl.formats.pickles.plain import pickle_plain
+from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import Item, ObjectEntry, TensorEntry
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Shape

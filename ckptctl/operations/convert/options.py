@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 
-from ckptctl.digest import Hasher
 from ckptctl.formats.items.casting import Loss, cast, castable
 from ckptctl.formats.safetensors.writer import Line
+from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.dtypes import item_size
 from ckptctl.operations.content.open import Opened

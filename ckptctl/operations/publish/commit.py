@@ -11,9 +11,9 @@ from typing import Any
 from ckptctl import __version__, protocol
 from ckptctl.checks import IDENTITY_CHECKS, STRUCTURE_CHECKS, Context
 from ckptctl.completeness.classifier import Classifier
-from ckptctl.digest import DEFAULT
 from ckptctl.errors import Findings, MalformedData, Refused, StorageError
 from ckptctl.formats.dcp import reader as dcp
+from ckptctl.hashing import DEFAULT
 from ckptctl.model.checkpoint import Checkpoint, File, rank_of
 from ckptctl.model.finding import Finding, Severity
 from ckptctl.model.manifest import (

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ckptctl import protocol
-from ckptctl.digest import Hasher
 from ckptctl.errors import (
     Findings,
     MalformedData,
@@ -17,6 +16,7 @@ from ckptctl.errors import (
     StorageError,
 )
 from ckptctl.formats.dcp import reader as dcp
+from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import Checkpoint, Items
 from ckptctl.model.finding import Finding, Severity
 from ckptctl.model.manifest import Manifest

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from uuid import uuid4
 
-from ckptctl.digest import Hasher, algorithm_of
 from ckptctl.errors import Conflict, MalformedData, NotFound, Refused, StorageError
 from ckptctl.formats.dcp.metadata_writer import encode_metadata
 from ckptctl.formats.dcp.reader import METADATA
 from ckptctl.formats.items.scan import block_of
+from ckptctl.hashing import Hasher, algorithm_of
 from ckptctl.model.manifest import MANIFEST, FileRecord, decode
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.publish.actor import actor, now

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from ckptctl.digest import Hasher
 from ckptctl.errors import MalformedData
 from ckptctl.formats.items.scan import scan_items
 from ckptctl.formats.items.storage import Stored
 from ckptctl.formats.torch.zip_writer import Sink, write_object, write_tensor
+from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import (
     BoxIndex,
     Checkpoint,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from threading import Lock
 
 from ckptctl.checks import ITEM_CHECKS, Context
-from ckptctl.digest import Hasher
 from ckptctl.errors import StorageError
 from ckptctl.formats.items.scan import block_of, scan_items
+from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import Fault, Item, ObjectEntry, TensorEntry, rank_of
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.finding import Coverage, Finding, Location, Report, Severity, Stage

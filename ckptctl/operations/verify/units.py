@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ckptctl.checks import Context
 from ckptctl.completeness.audit import Wanted
-from ckptctl.digest import algorithm_of
+from ckptctl.hashing import algorithm_of
 from ckptctl.model.checkpoint import Item
 from ckptctl.model.finding import Coverage, Severity, Stage
 from ckptctl.model.observation import ItemSeen
