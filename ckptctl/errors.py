@@ -6,29 +6,31 @@ question could not be asked.
 
 from __future__ import annotations
 
+from ckptctl.exit_codes import ExitCode
+
 
 class CkptctlError(Exception):
     """Base of all errors; ``exit_code`` is what the command line exits with."""
 
-    exit_code = 1
+    exit_code: ExitCode = ExitCode.FAILED
 
 
 class UsageError(CkptctlError):
     """The request itself makes no sense."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class NothingThere(CkptctlError):
     """No such path, or no checkpoint below it."""
 
-    exit_code = 3
+    exit_code = ExitCode.NOTHING_THERE
 
 
 class StorageError(CkptctlError):
     """The storage did not answer; no verdict is possible."""
 
-    exit_code = 4
+    exit_code = ExitCode.STORAGE_FAILED
 
 
 class NotFound(StorageError):
@@ -42,7 +44,7 @@ class ShortRead(StorageError):
 class MalformedData(CkptctlError):
     """Bytes that a reader could not accept; readers turn it into a fault of the checkpoint."""
 
-    exit_code = 10
+    exit_code = ExitCode.FINDINGS
 
 
 class UnsafeData(MalformedData):
@@ -52,7 +54,7 @@ class UnsafeData(MalformedData):
 class Refused(CkptctlError):
     """A precondition did not hold; nothing was changed."""
 
-    exit_code = 5
+    exit_code = ExitCode.REFUSED
 
 
 class Conflict(Refused):
@@ -62,10 +64,10 @@ class Conflict(Refused):
 class OutcomeUnknown(CkptctlError):
     """Something was sent and its answer never came: it may or may not have happened."""
 
-    exit_code = 6
+    exit_code = ExitCode.OUTCOME_UNKNOWN
 
 
 class Findings(CkptctlError):
     """Something is wrong with the checkpoint, so what was asked was not done."""
 
-    exit_code = 10
+    exit_code = ExitCode.FINDINGS

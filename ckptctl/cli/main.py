@@ -108,7 +108,7 @@ def main() -> None:
         code = app(standalone_mode=False) or 0
     except CkptctlError as error:
         _complain(str(error))
-        code = error.exit_code
+        code = int(error.exit_code)
     except (_Ended, KeyboardInterrupt, typer.Abort) as ended:
         if isinstance(ended.__cause__, BrokenPipeError):
             # keep the interpreter from complaining once more when it closes the stream

@@ -186,7 +186,7 @@ def _exit_code(results: list[Verification], failures: list[CkptctlError]) -> int
     verdicts = {result.verdict for result in results}
     if Verdict.FINDINGS in verdicts:
         return _FINDINGS_CODE
-    codes = [error.exit_code for error in failures]
+    codes = [int(error.exit_code) for error in failures]
     if Verdict.UNFINISHED in verdicts:
         codes.append(_UNFINISHED_CODE)
     return max(codes, default=0)

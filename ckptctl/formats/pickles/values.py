@@ -50,6 +50,10 @@ class Described:
         """The description between angle brackets."""
         return f"<{self.text}>"
 
+    def to_plain(self) -> dict[str, str]:
+        """The description as JSON holds it, so that it is not taken for a value."""
+        return {"described": self.text}
+
 
 class _Budget:
     """What one value may make out of little: bytes and members, each time it asks for more."""

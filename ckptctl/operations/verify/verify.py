@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from ckptctl.formats.dcp import reader as dcp
 from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.finding import Coverage, Finding, Report, Severity, Stage
 from ckptctl.model.seal import Seal
+from ckptctl.model.verdict import Verdict
 from ckptctl.operations.find import Place, address, not_read
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.provenance.collect import Collection, Plan
@@ -48,16 +48,6 @@ PARTLY_READ = frozenset({"missing-rank", "malformed-entry", "unreadable-metadata
 """Checks that mean that not all keys are known, so that none can be called missing."""
 
 __all__ = ["Options", "Verdict", "Verification", "verify"]
-
-
-class Verdict(str, enum.Enum):
-    """The answer in one word."""
-
-    OK = "ok"
-    UNVERIFIED = "ok, identity unverified"
-    SUSPECT = "suspect"
-    FINDINGS = "findings"
-    UNFINISHED = "could not finish"
 
 
 @dataclass(frozen=True, slots=True)
