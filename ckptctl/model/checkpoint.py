@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ckptctl.model.dtypes import item_size
 from ckptctl.model.finding import Location
 from ckptctl.model.geometry import Box, Boxes, Shape
 
@@ -57,11 +58,67 @@ Entry: TypeAlias = TensorEntry | ObjectEntry
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor's storage: bytes ``[start, start + size)`` of what it is read from.
+
+    ``stride`` and ``offset`` count elements of the storage. ``crc`` is None where none was
+    recorded. ``dtype`` is the payload's own, ``flags`` name lazy operations (``conj``, ``neg``)
+    and ``kind`` is not ``plain`` for a tensor class whose layout this tool does not interpret.
+    """
+
+    dtype: str
+    shape: Shape
+    stride: Shape
+    offset: int
+    start: int
+    size: int
+    crc: int | None = None
+    little: bool = True
+    flags: tuple[str, ...] = ()
+    kind: str = "plain"
+
+    @classmethod
+    def bare(cls, dtype: str, shape: Shape, start: int, size: int) -> Stored:
+        """Describe row-major bytes that nothing surrounds; of another size they are not plain."""
+        stride: list[int] = []
+        numel = 1
+        for extent in reversed(shape):
+            stride.insert(0, numel)
+            numel *= extent
+        return cls(dtype, shape, tuple(stride), 0, start, size)
+
+    @property
+    def row_major(self) -> tuple[int, int] | None:
+        """The bytes ``[start, stop)`` that are the tensor's row-major little-endian bytes.
+
+        None where it is strided, negated or of other byte order, so that there are none.
+        """
+        width = item_size(self.dtype)
+        if self.kind != "plain" or width is None or self.flags or not self.little:
+            return None
+        numel = 1
+        for extent, step in zip(reversed(self.shape), reversed(self.stride), strict=True):
+            if extent != 1 and step != numel and 0 not in self.shape:
+                return None
+            numel *= extent
+        start = self.start + self.offset * width
+        if start + numel * width > self.start + self.size:
+            return None
+        return start, start + numel * width
+
+    @property
+    def whole_crc(self) -> int | None:
+        """The recorded CRC-32 if it is over just the tensor's row-major bytes."""
+        return self.crc if self.row_major == (self.start, self.start + self.size) else None
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     """Where one piece of one entry is stored.
 
     ``offsets`` is the box's origin for a tensor and None for an object; ``offset`` and ``length``
-    are bytes in the file; ``transforms`` name what a reader must undo, in that order.
+    are bytes in the file; ``transforms`` name what a reader must undo, in that order. ``stored``
+    says where a tensor's bytes lie where the metadata tells; elsewhere the item is a zip of its own.
     """
 
     fqn: str
@@ -70,6 +127,7 @@ class Item:
     offset: int
     length: int
     transforms: tuple[str, ...] = ()
+    stored: Stored | None = None
 
     @property
     def end(self) -> int:
@@ -92,6 +150,7 @@ class Items:
     offsets: array[int] = field(default_factory=lambda: array("q"))
     lengths: array[int] = field(default_factory=lambda: array("q"))
     transforms: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    stored: Mapping[int, Stored] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Count the items."""
@@ -106,11 +165,24 @@ class Items:
             self.offsets[index],
             self.lengths[index],
             self.transforms.get(index, ()),
+            self.stored.get(index),
         )
 
     def __iter__(self) -> Iterator[Item]:
         """Yield the items."""
         return map(self.__getitem__, range(len(self.fqns)))
+
+    def pick(self, indices: Sequence[int]) -> Items:
+        """Return some of the items, in the order given."""
+        return Items(
+            [self.fqns[i] for i in indices],
+            [self.origins[i] for i in indices],
+            [self.paths[i] for i in indices],
+            array("q", [self.offsets[i] for i in indices]),
+            array("q", [self.lengths[i] for i in indices]),
+            {at: self.transforms[i] for at, i in enumerate(indices) if i in self.transforms},
+            {at: self.stored[i] for at, i in enumerate(indices) if i in self.stored},
+        )
 
     def by_path(self) -> dict[str, list[int]]:
         """Group item numbers by file, each group in the order of its bytes."""
@@ -147,6 +219,8 @@ class Checkpoint:
     ``sources`` are the metadata files it was read from. ``faults`` hold what was wrong with them.
     With ``replicated``, several items may hold the same box: each rank saved its own copy.
     ``paths_in_state`` maps a key to its path in the nested state dict, where the format keeps it.
+    ``values`` holds values that the metadata itself has, which are no items. ``shared`` maps a
+    tensor to the one listed before it that is the very same view of a storage.
     """
 
     format: str
@@ -160,6 +234,8 @@ class Checkpoint:
     faults: tuple[Fault, ...] = ()
     replicated: bool = False
     provisional: bool = False
+    values: Mapping[str, object] = field(default_factory=dict)
+    shared: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def readable(self) -> bool:

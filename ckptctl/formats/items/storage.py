@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import IO
 
@@ -12,9 +12,7 @@ from ckptctl.errors import MalformedData, ShortRead
 from ckptctl.formats.items import transforms
 from ckptctl.formats.items.bytes import RUN
 from ckptctl.formats.items.scan import scan_items
-from ckptctl.model.checkpoint import Item
-from ckptctl.model.dtypes import item_size
-from ckptctl.model.geometry import Shape
+from ckptctl.model.checkpoint import Item, Stored
 from ckptctl.model.observation import ItemSeen
 from ckptctl.storage import Reader
 
@@ -23,61 +21,6 @@ _DECODED_LIMIT = 1 << 30
 
 DECODED_SLACK = 1 << 20
 """Bytes of an item around its payload, at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A tensor's storage: bytes ``[start, start + size)`` of what it is read from.
-
-    ``stride`` and ``offset`` count elements of the storage. ``crc`` is None where none was
-    recorded. ``dtype`` is the payload's own, ``flags`` name lazy operations (``conj``, ``neg``)
-    and ``kind`` is not ``plain`` for a tensor class whose layout this tool does not interpret.
-    """
-
-    dtype: str
-    shape: Shape
-    stride: Shape
-    offset: int
-    start: int
-    size: int
-    crc: int | None = None
-    little: bool = True
-    flags: tuple[str, ...] = ()
-    kind: str = "plain"
-
-    @classmethod
-    def bare(cls, dtype: str, shape: Shape, start: int, size: int) -> Stored:
-        """Describe row-major bytes that nothing surrounds; of another size they are not plain."""
-        stride: list[int] = []
-        numel = 1
-        for extent in reversed(shape):
-            stride.insert(0, numel)
-            numel *= extent
-        return cls(dtype, shape, tuple(stride), 0, start, size)
-
-    @property
-    def row_major(self) -> tuple[int, int] | None:
-        """The bytes ``[start, stop)`` that are the tensor's row-major little-endian bytes.
-
-        None where it is strided, negated or of other byte order, so that there are none.
-        """
-        width = item_size(self.dtype)
-        if self.kind != "plain" or width is None or self.flags or not self.little:
-            return None
-        numel = 1
-        for extent, step in zip(reversed(self.shape), reversed(self.stride), strict=True):
-            if extent != 1 and step != numel and 0 not in self.shape:
-                return None
-            numel *= extent
-        start = self.start + self.offset * width
-        if start + numel * width > self.start + self.size:
-            return None
-        return start, start + numel * width
-
-    @property
-    def whole_crc(self) -> int | None:
-        """The recorded CRC-32 if it is over just the tensor's row-major bytes."""
-        return self.crc if self.row_major == (self.start, self.start + self.size) else None
 
 
 class Decoded(AbstractContextManager["Decoded"]):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import zlib
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats.items.storage import Stored
-from ckptctl.model.checkpoint import Item
+from ckptctl.model.checkpoint import Item, Stored
 from ckptctl.storage import Reader
 
 _LARGEST_STRIDED = 1 << 30

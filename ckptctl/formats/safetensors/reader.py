@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from ckptctl.errors import MalformedData, StorageError
-from ckptctl.model.checkpoint import Checkpoint, Entry, Fault, File, Items, TensorEntry
+from ckptctl.model.checkpoint import Checkpoint, Entry, Fault, File, Items, Stored, TensorEntry
 from ckptctl.model.dtypes import ITEM_SIZE
 from ckptctl.model.finding import Location
 from ckptctl.model.geometry import Box, Boxes, Shape
@@ -191,6 +191,7 @@ def _assemble(
     origins: list[Shape | None] = []
     paths: list[str] = []
     offsets, lengths = array("q"), array("q")
+    stored: dict[int, Stored] = {}
     for fqn, found in pieces.items():
         first = found[0][1]
         if any((p.dtype, len(p.shape)) != (first.dtype, len(first.shape)) for _, p, _ in found):
@@ -203,17 +204,19 @@ def _assemble(
         boxes = Boxes.of(len(shape), (Box(at, p.shape) for _, p, at in found))
         entries[fqn] = TensorEntry(fqn, first.dtype, shape, boxes)
         for name, one, at in found:
+            size = one.stop - one.start
+            stored[len(fqns)] = Stored.bare(one.dtype, one.shape, one.start, size)
             fqns.append(fqn)
             origins.append(at)
             paths.append(name)
             offsets.append(one.start)
-            lengths.append(one.stop - one.start)
+            lengths.append(size)
     return Checkpoint(
         format=NAME,
         files=files,
         sources=tuple(headers),
         entries=entries,
-        items=Items(fqns, origins, paths, offsets, lengths),
+        items=Items(fqns, origins, paths, offsets, lengths, stored=stored),
         faults=tuple(faults),
     )
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats.items.storage import Stored
 from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
 from ckptctl.formats.pickles.tensors import TensorRef, persistent_storage
 from ckptctl.formats.pickles.unpickler import Function, load
@@ -24,6 +23,7 @@ from ckptctl.model.checkpoint import (
     File,
     Items,
     ObjectEntry,
+    Stored,
     TensorEntry,
 )
 from ckptctl.model.dtypes import item_size
@@ -48,26 +48,13 @@ class _Ordered(dict[object, object]):
         """Ignore attributes."""
 
 
-@dataclass(frozen=True, slots=True)
-class TorchFile:
-    """One file as a checkpoint; ``stored`` says where tensors lie, ``values`` holds the rest.
-
-    ``shared`` maps a tensor to the one listed before it that is the very same view of a storage.
-    """
-
-    checkpoint: Checkpoint
-    stored: Mapping[str, Stored] = field(default_factory=dict)
-    values: Mapping[str, object] = field(default_factory=dict)
-    shared: Mapping[str, str] = field(default_factory=dict)
-
-
-def read(reader: Reader, file: File) -> TorchFile:
+def read(reader: Reader, file: File) -> Checkpoint:
     """Read the directory and the pickle of one file; damage becomes a fault of the checkpoint."""
     try:
         return _read(reader, file)
     except MalformedData as error:
         fault = Fault("unreadable-metadata", str(error), Location(file=file.path))
-        return TorchFile(Checkpoint(NAME, {file.path: file}, faults=(fault,)))
+        return Checkpoint(NAME, {file.path: file}, faults=(fault,))
 
 
 def state_of(reader: Reader) -> object:
@@ -92,7 +79,7 @@ def unpickle(data: bytes, *, table: Mapping[tuple[str, str], object] | None = No
 Places = dict[str, tuple[int, torchzip.Head]]
 
 
-def _read(reader: Reader, file: File) -> TorchFile:
+def _read(reader: Reader, file: File) -> Checkpoint:
     pickle, places = _open(reader)
     root = unpickle(pickle)
     builder = _Builder(file, places, little=_little(reader, places))
@@ -215,7 +202,7 @@ class _Builder:
         )
         return replace(stored, little=self._little, flags=ref.flags)
 
-    def result(self) -> TorchFile:
+    def result(self) -> Checkpoint:
         """Put the checkpoint together."""
         fqns = list(self._stored)
         origins: list[Shape | None] = [(0,) * len(self._stored[fqn].shape) for fqn in fqns]
@@ -225,13 +212,15 @@ class _Builder:
             [self._file.path] * len(fqns),
             array("q", [self._stored[fqn].start for fqn in fqns]),
             array("q", [self._stored[fqn].size for fqn in fqns]),
+            stored={index: self._stored[fqn] for index, fqn in enumerate(fqns)},
         )
-        checkpoint = Checkpoint(
+        return Checkpoint(
             format=NAME,
             files={self._file.path: self._file},
             sources=(self._file.path,),
             entries=self._entries,
             items=items,
             paths_in_state=self._paths,
+            values=self._values,
+            shared=self._shared,
         )
-        return TorchFile(checkpoint, self._stored, self._values, self._shared)

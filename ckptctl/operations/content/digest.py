@@ -110,7 +110,11 @@ def digest_content(
             rows = list(pool.map(lambda entry: _tensor(source, entry, tick), order))
             items = [item for fqn in values for item in source.items_of(fqn)]
             found = list(pool.map(lambda item: _object(source, item), items))
-            found += [_value(n, opened.values[n]) for n in values if n in opened.values]
+            found += [
+                _value(n, opened.checkpoint.values[n])
+                for n in values
+                if n in opened.checkpoint.values
+            ]
     finally:
         progress.finish()
     rows.sort(key=lambda row: row.fqn)

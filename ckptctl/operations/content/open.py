@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ckptctl.errors import NotFound, NothingThere
 from ckptctl.formats.dcp import reader as dcp
-from ckptctl.formats.items.storage import Stored
 from ckptctl.formats.safetensors import reader as safetensors
 from ckptctl.formats.torch import reader as torchfile
 from ckptctl.model.checkpoint import Checkpoint, Fault
@@ -18,23 +16,16 @@ from ckptctl.storage import Store, open_store
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """One source of tensors: ``base`` is its directory in the store, ``url`` what the user named.
-
-    ``stored``, ``values`` and ``shared`` are those of a ``torch.save`` file, which has no items of
-    their own for values.
-    """
+    """One source of tensors: ``base`` is its directory in the store, ``url`` what the user named."""
 
     store: Store
     base: str
     checkpoint: Checkpoint
     url: str
-    stored: Mapping[str, Stored] = field(default_factory=dict)
-    values: Mapping[str, object] = field(default_factory=dict)
-    shared: Mapping[str, str] = field(default_factory=dict)
 
     def source(self) -> TensorSource:
         """Open its tensors for reading."""
-        return TensorSource(self.store, self.base, self.checkpoint, self.stored)
+        return TensorSource(self.store, self.base, self.checkpoint)
 
     @property
     def serious(self) -> tuple[Fault, ...]:
@@ -87,5 +78,4 @@ def _one_file(url: str) -> Opened | None:
     if url.endswith(safetensors.SUFFIX):
         return Opened(store, "", safetensors.read(store, "", {name: file}), url)
     with store.open(name) as reader:
-        found = torchfile.read(reader, file)
-    return Opened(store, "", found.checkpoint, url, found.stored, found.values, found.shared)
+        return Opened(store, "", torchfile.read(reader, file), url)

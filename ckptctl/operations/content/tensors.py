@@ -6,17 +6,16 @@ visits every byte of every piece once and in order, so each piece's CRC-32 is ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Lock
 from types import TracebackType
 
 from ckptctl.errors import MalformedData, NothingThere, Refused
-from ckptctl.formats.items.storage import DECODED_SLACK, Stored, decode, locate_tensor
+from ckptctl.formats.items.storage import DECODED_SLACK, decode, locate_tensor
 from ckptctl.formats.items.strided import rearranged
-from ckptctl.formats.safetensors import reader as safetensors
-from ckptctl.model.checkpoint import Checkpoint, Item, TensorEntry
+from ckptctl.model.checkpoint import Checkpoint, Item, Stored, TensorEntry
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Box
 from ckptctl.model.paths import is_contained
@@ -31,16 +30,11 @@ _MOST_OPEN = 128
 
 @dataclass(slots=True)
 class TensorSource:
-    """The tensors of one checkpoint, opened for reading; safe to use from several threads.
-
-    ``known`` says where tensors lie in formats whose metadata tell it; elsewhere each item is a
-    zip of its own.
-    """
+    """The tensors of one checkpoint, opened for reading; safe to use from several threads."""
 
     store: Store
     base: str
     checkpoint: Checkpoint
-    known: Mapping[str, Stored] = field(default_factory=dict)
     _items: dict[str, list[int]] = field(default_factory=dict)
     _readers: dict[str, Reader] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -126,6 +120,8 @@ class TensorSource:
     def stored(self, item: Item, stack: ExitStack) -> tuple[Reader, Stored]:
         """Find where a tensor item's storage lies: what to read it from, and where in there."""
         reader = self.reader(item.path, stack)
+        if item.stored is not None:
+            return reader, item.stored
         if item.transforms:
             limit = self._payload(item) + DECODED_SLACK
             decoded, item = decode(reader, item, limit=limit)
@@ -157,13 +153,7 @@ class TensorSource:
     def _piece(
         self, entry: TensorEntry, item: Item, box: Box, width: int, stack: ExitStack
     ) -> Piece:
-        if self.checkpoint.format == safetensors.NAME:
-            reader = self.reader(item.path, stack)
-            stored = Stored.bare(entry.dtype, box.sizes, item.offset, item.length)
-        elif entry.fqn in self.known:
-            reader, stored = self.reader(item.path, stack), self.known[entry.fqn]
-        else:
-            reader, stored = self.stored(item, stack)
+        reader, stored = self.stored(item, stack)
         if stored.kind != "plain":
             raise MalformedData(
                 f"{item.path}: {item.fqn}: the layout of {stored.kind} is not interpreted"

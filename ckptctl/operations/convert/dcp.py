@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from array import array
 from collections.abc import Mapping
 from dataclasses import replace
 
 from ckptctl.errors import MalformedData, UsageError
 from ckptctl.formats.dcp import reader as dcp
-from ckptctl.formats.items.storage import Stored
 from ckptctl.formats.pickles.plain import pickle_plain
 from ckptctl.formats.torch.zip_writer import WRITABLE
-from ckptctl.model.checkpoint import Checkpoint, Entry, Items, ObjectEntry, TensorEntry
+from ckptctl.model.checkpoint import Checkpoint, Entry, ObjectEntry, TensorEntry
 from ckptctl.operations.content.digest import pickle_digest
 from ckptctl.operations.content.open import Opened
 from ckptctl.operations.convert.options import (
@@ -51,7 +49,7 @@ def to_dcp(
     found = reshard_target.look(store, name, resume=False)
     tensors = targets(opened, names, "", WRITABLE, left_out)
     pickles = _pickles(opened, names, left_out)
-    view, known = _renamed(opened, names, {t.name for t in tensors} | pickles.keys())
+    view = _renamed(opened, names, {t.name for t in tensors} | pickles.keys())
     request = Request(
         options.world_size,
         policies={"rng": Policy.KEEP, "data": Policy.KEEP},
@@ -75,7 +73,7 @@ def to_dcp(
         return result, tensors
     target, _ = reshard_target.begin(store, name, out, plan, found)
     source = (opened.store.url, opened.base)
-    units = units_of(plan, view, source, (store.url, name), known)
+    units = units_of(plan, view, source, (store.url, name))
     reshard_target.write_files(
         target, units, opened.store, workers=options.workers, progress=reading.progress
     )
@@ -97,15 +95,13 @@ def _pickles(opened: Opened, names: Mapping[str, str], left_out: list[LeftOut]) 
         if isinstance(opened.checkpoint.entries[fqn], TensorEntry):
             continue
         try:
-            found[name] = pickle_plain(opened.values[fqn])
+            found[name] = pickle_plain(opened.checkpoint.values[fqn])
         except MalformedData as error:
             left_out.append(LeftOut(fqn, str(error)))
     return found
 
 
-def _renamed(
-    opened: Opened, names: Mapping[str, str], kept: set[str]
-) -> tuple[Checkpoint, dict[str, Stored]]:
+def _renamed(opened: Opened, names: Mapping[str, str], kept: set[str]) -> Checkpoint:
     """Return the source with other names, and without what is left out."""
     whole = opened.checkpoint
     entries: dict[str, Entry] = {}
@@ -120,15 +116,9 @@ def _renamed(
         path = whole.paths_in_state.get(fqn)
         paths[name] = path if path and name == fqn else (name,)
     chosen = [i for i, fqn in enumerate(whole.items.fqns) if names.get(fqn) in kept]
-    items = Items(
-        [names[whole.items.fqns[i]] for i in chosen],
-        [whole.items.origins[i] for i in chosen],
-        [whole.items.paths[i] for i in chosen],
-        array("q", [whole.items.offsets[i] for i in chosen]),
-        array("q", [whole.items.lengths[i] for i in chosen]),
-    )
-    view = replace(whole, entries=entries, items=items, paths_in_state=paths)
-    return view, {names[fqn]: where for fqn, where in opened.stored.items() if fqn in names}
+    items = whole.items.pick(chosen)
+    items = replace(items, fqns=[names[fqn] for fqn in items.fqns])
+    return replace(whole, entries=entries, items=items, paths_in_state=paths)
 
 
 def _identity(opened: Opened) -> str:

@@ -42,7 +42,7 @@ def to_safetensors(
     tensors = targets(opened, names, options.dtype, writer.WRITABLE, left_out)
     shared = {
         names[again]: names[first]
-        for again, first in opened.shared.items()
+        for again, first in opened.checkpoint.shared.items()
         if again in names and first in names
     }
     kept = [tensor for tensor in tensors if tensor.name not in shared]

@@ -67,7 +67,7 @@ def to_torch(
     storages: dict[str, int] = {}
     kept: list[TargetTensor] = []
     for tensor in tensors:
-        first = opened.shared.get(tensor.fqn, tensor.fqn)
+        first = opened.checkpoint.shared.get(tensor.fqn, tensor.fqn)
         if first not in storages:
             storages[first] = len(kept)
             kept.append(tensor)
@@ -81,9 +81,9 @@ def to_torch(
     size = head + sum(tensor.size + 256 for tensor in kept) + 1024
     _, _, name = out.rpartition("/")
     shared = {
-        tensor.name: names[opened.shared[tensor.fqn]]
+        tensor.name: names[opened.checkpoint.shared[tensor.fqn]]
         for tensor in tensors
-        if tensor.fqn in opened.shared
+        if tensor.fqn in opened.checkpoint.shared
     }
     result = Conversion(
         opened.url,
@@ -117,7 +117,7 @@ def to_torch(
         reading.progress.finish()
     store.make_durable([path])
     for tensor in tensors:  # what is shared was read once
-        once = kept[storages[opened.shared.get(tensor.fqn, tensor.fqn)]]
+        once = kept[storages[opened.checkpoint.shared.get(tensor.fqn, tensor.fqn)]]
         reading.digests.setdefault(tensor.name, reading.digests[once.name])
     with store.open(path) as reader:
         _prove_values(out, torchfile.state_of(reader), leaves)
@@ -156,8 +156,8 @@ def _path(opened: Opened, names: Mapping[str, str], fqn: str) -> Sequence[str | 
 
 def _value(opened: Opened, reading: Reading, fqn: str) -> writer.ValueLeaf:
     """Take over a value: the opcodes it was pickled with, where they stand on their own."""
-    if fqn in opened.values:
-        return writer.ValueLeaf(fragment(pickle_plain(opened.values[fqn])))
+    if fqn in opened.checkpoint.values:
+        return writer.ValueLeaf(fragment(pickle_plain(opened.checkpoint.values[fqn])))
     items = reading.source.items_of(fqn)
     if len({object_digest(reading.source, item) for item in items}) != 1:
         raise MalformedData(f"{len(items)} ranks have saved one each, and they differ")

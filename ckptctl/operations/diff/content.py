@@ -16,9 +16,8 @@ from threading import Lock
 from ckptctl.comparison.difference import ContentResult, ContentRow, Verdict, consequence_in
 from ckptctl.errors import MalformedData, NothingThere, Refused, StorageError
 from ckptctl.formats.dcp import reader as dcp
-from ckptctl.formats.items.storage import Stored
 from ckptctl.hashing import Hasher
-from ckptctl.model.checkpoint import Checkpoint, Item, TensorEntry
+from ckptctl.model.checkpoint import Checkpoint, Item, Stored, TensorEntry
 from ckptctl.model.geometry import Shape
 from ckptctl.model.manifest import Manifest
 from ckptctl.operations.content.digest import bytes_of

@@ -82,8 +82,8 @@ def open_side(url: str) -> Side:
 
 
 def _facts(opened: Opened, manifest: Manifest | None) -> Facts:
-    if opened.values:
-        return facts_of_values(opened.values, "the file itself")
+    if opened.checkpoint.values:
+        return facts_of_values(opened.checkpoint.values, "the file itself")
     parent, name = split(opened.url)
     if parent and is_part(name):
         try:
@@ -130,7 +130,7 @@ def diff(
 def _content(side: Side, stack: ExitStack) -> ContentSide:
     source = stack.enter_context(side.opened.source())
     digests = trusted_digests(side.opened.checkpoint, side.manifest)
-    return ContentSide(source, digests, side.opened.values)
+    return ContentSide(source, digests, side.opened.checkpoint.values)
 
 
 def _seen(sides: Sequence[Side]) -> tuple[SideSeen, SideSeen]:

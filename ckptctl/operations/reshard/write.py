@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ckptctl.errors import MalformedData
 from ckptctl.formats.items.scan import scan_items
-from ckptctl.formats.items.storage import Stored
 from ckptctl.formats.torch.zip_writer import Sink, write_object, write_tensor
 from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import (
@@ -17,7 +15,6 @@ from ckptctl.model.checkpoint import (
     Checkpoint,
     Entry,
     Item,
-    Items,
     ObjectEntry,
     TensorEntry,
 )
@@ -50,7 +47,6 @@ class FileUnit:
     target: str
     directory: str
     file: TargetFile
-    known: Mapping[str, Stored] = field(default_factory=dict)
 
 
 def units_of(
@@ -58,17 +54,12 @@ def units_of(
     checkpoint: Checkpoint,
     source: tuple[str, str],
     target: tuple[str, str],
-    known: Mapping[str, Stored] | None = None,
 ) -> Iterator[FileUnit]:
-    """Cut a plan into units; ``source`` and ``target`` are pairs of store and directory in it.
-
-    ``known`` says where tensors lie in a source whose items are no zips.
-    """
+    """Cut a plan into units; ``source`` and ``target`` are pairs of store and directory in it."""
     for file in plan.files:
         part, steps = _part_of(checkpoint, file.steps)
         own = replace(file, steps=steps)
-        mine = {fqn: known[fqn] for fqn in part.entries if fqn in known} if known else {}
-        yield FileUnit(source[0], source[1], part, target[0], target[1], own, mine)
+        yield FileUnit(source[0], source[1], part, target[0], target[1], own)
 
 
 def _part_of(checkpoint: Checkpoint, steps: Iterable[Step]) -> tuple[Checkpoint, tuple[Step, ...]]:
@@ -99,7 +90,7 @@ def _part_of(checkpoint: Checkpoint, steps: Iterable[Step]) -> tuple[Checkpoint,
         {},
         checkpoint.sources,
         entries,
-        _pick(checkpoint.items, list(numbers)),
+        checkpoint.items.pick(list(numbers)),
         replicated=checkpoint.replicated,
     )
     return part, tuple(own)
@@ -111,17 +102,6 @@ def _entry_part(entry: Entry, origins: list[tuple[int, ...] | None]) -> Entry:
     wanted = set(origins)
     boxes = [box for box in entry.boxes if box.offsets in wanted]
     return replace(entry, boxes=Boxes.of(len(entry.shape), boxes))
-
-
-def _pick(items: Items, indices: list[int]) -> Items:
-    return Items(
-        [items.fqns[i] for i in indices],
-        [items.origins[i] for i in indices],
-        [items.paths[i] for i in indices],
-        array("q", [items.offsets[i] for i in indices]),
-        array("q", [items.lengths[i] for i in indices]),
-        {new: items.transforms[i] for new, i in enumerate(indices) if i in items.transforms},
-    )
 
 
 class HashedUpload:
@@ -181,7 +161,7 @@ def write_file(
     upload = target.upload(path)
     try:
         out = HashedUpload(upload, tick or nobody)
-        with TensorSource(source, unit.base, unit.checkpoint, unit.known) as tensors:
+        with TensorSource(source, unit.base, unit.checkpoint) as tensors:
             for run in _runs(unit):
                 _do(run, unit, tensors, out)
         if out.size != unit.file.size:
