@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Iterable, Mapping
 
 from ckptctl.errors import NotFound
+from ckptctl.formats import base
 from ckptctl.formats.dcp.columns import parse_metadata
 from ckptctl.formats.dcp.metadata import Parsed
 from ckptctl.model.checkpoint import (
@@ -24,12 +25,10 @@ from ckptctl.model.checkpoint import (
 )
 from ckptctl.model.finding import Location
 from ckptctl.model.geometry import Boxes, Shape
-from ckptctl.storage import Entry as Listed
-from ckptctl.storage import Store, walk
+from ckptctl.storage import Store
 
 NAME = "dcp"
 METADATA = ".metadata"
-_DEPTH = 16  # levels of directories inside a checkpoint; links could make them endless
 LEFTOVER = ".metadata.tmp"
 _RANK_METADATA = re.compile(r"__(\d+)\.metadata")
 _SHARD = re.compile(r".*__\d+_\d+\.distcp")
@@ -66,24 +65,14 @@ def is_shard(path: str) -> bool:
     return _SHARD.fullmatch(path.rpartition("/")[2]) is not None
 
 
+def must_be_file(path: str) -> bool:
+    """Tell by its name whether something is a shard or metadata, whatever stands there."""
+    return is_shard(path) or path.endswith("metadata")
+
+
 def list_files(store: Store, path: str) -> dict[str, File]:
     """List everything below a checkpoint, by path relative to it."""
-    prefix = f"{path}/" if path else ""
-    found: dict[str, File] = {}
-    for entry in store.entries(path):
-        relative = entry.path.removeprefix(prefix)
-        if entry.kind != "directory" or is_shard(relative) or relative.endswith("metadata"):
-            found[relative] = as_file(relative, entry)
-        else:
-            for inner in walk(store, entry.path, depth=_DEPTH):
-                name = inner.path.removeprefix(prefix)
-                found[name] = as_file(name, inner)
-    return found
-
-
-def as_file(relative: str, entry: Listed) -> File:
-    """Describe a listed entry as a file of the checkpoint."""
-    return File(relative, entry.size, entry.kind == "file", entry.modified)
+    return base.list_files(store, path, is_one=must_be_file)
 
 
 def read(store: Store, path: str, files: Mapping[str, File] | None = None) -> Checkpoint:

@@ -45,6 +45,10 @@ class Dcp(Layout):
         """Read the metadata, or what each rank's says."""
         return reader.read(store, base, files)
 
+    def is_one(self, path: str) -> bool:
+        """Shards and metadata are files."""
+        return reader.must_be_file(path)
+
     def metadata(self, files: Iterable[str]) -> list[str]:
         """Return the metadata files, as torch would choose them."""
         return reader.metadata_files(files)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 
 from ckptctl.errors import MalformedData, NotFound, NothingThere, StorageError
+from ckptctl.formats.base import as_file
 from ckptctl.formats.dcp import reader as dcp
 from ckptctl.formats.dcp.summary import summarise
 from ckptctl.model.checkpoint import File, rank_of
@@ -127,7 +128,7 @@ def _files(store: Store, place: Place) -> dict[str, File]:
     if any(entry.kind == "directory" for entry in place.entries):
         return dcp.list_files(store, place.path)
     return {
-        entry.path.removeprefix(prefix): dcp.as_file(entry.path.removeprefix(prefix), entry)
+        entry.path.removeprefix(prefix): as_file(entry.path.removeprefix(prefix), entry)
         for entry in place.entries
     }
 

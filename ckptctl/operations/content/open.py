@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ckptctl.errors import NotFound, NothingThere
+from ckptctl.formats.base import as_file
 from ckptctl.formats.dcp import reader as dcp
 from ckptctl.formats.safetensors import reader as safetensors
 from ckptctl.formats.torch import reader as torchfile
@@ -57,7 +58,7 @@ def open_tensors(url: str) -> Opened:
             )
         return Opened(store, "", checkpoint, url)
     if safetensors.detect(names):
-        files = {e.name: dcp.as_file(e.name, e) for e in entries if e.kind == "file"}
+        files = {e.name: as_file(e.name, e) for e in entries if e.kind == "file"}
         return Opened(store, "", safetensors.read(store, "", files), url)
     below = [place.path for place in find(store) if place.readable]
     hint = f"; below it are {', '.join(below[:4])}" if below else ""
@@ -74,7 +75,7 @@ def _one_file(url: str) -> Opened | None:
         raise NothingThere(f"{url}: no such file") from None
     if entry.kind == "directory":
         return None
-    file = dcp.as_file(name, entry)
+    file = as_file(name, entry)
     if url.endswith(safetensors.SUFFIX):
         return Opened(store, "", safetensors.read(store, "", {name: file}), url)
     with store.open(name) as reader:
