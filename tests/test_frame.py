@@ -1,4 +1,4 @@
-"""What holds for the repository as a whole: sizes, imports, documentation, no traces of a machine."""
+"""What holds for the repository as a whole: sizes, imports, no traces of a machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import ckptctl.errors
 from ckptctl.checks import CHECKS, by_id
 from ckptctl.cli.main import _COMMANDS
 from conftest import FIXTURES, ROOT
@@ -30,10 +29,6 @@ atexit.register(lambda: sys.stderr.write("\\nLOADED " + json.dumps(sorted(sys.mo
 IDS = [check.id for check in CHECKS]
 DISTRIBUTIONS = {"yaml": "pyyaml"}
 """What is installed under another name than it is imported by."""
-
-
-def readme() -> str:
-    return (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def modules_of(*args: str | Path) -> set[str]:
@@ -57,13 +52,6 @@ def repository_files() -> Iterator[Path]:
                 folders.append(path)
             elif path.is_file():
                 yield path
-
-
-def error_classes() -> list[type[ckptctl.errors.CkptctlError]]:
-    found = [ckptctl.errors.CkptctlError]
-    for kind in found:
-        found.extend(kind.__subclasses__())
-    return found
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -138,28 +126,6 @@ def test_a_check_explains_itself(check: object) -> None:
     assert re.fullmatch(r"[A-Z].*\.", summary)
     assert len(remedy) > 10
     assert set(re.findall(r"\{[^}]*\}", remedy)) <= {"{checkpoint}", "{root}"}
-
-
-def test_the_readme_explains_every_check() -> None:
-    text = readme()
-    assert [name for name in IDS if f"`{name}`" not in text] == []
-
-
-def test_the_readme_names_no_check_that_does_not_exist() -> None:
-    row = r"^\|\s*`([a-z-]+)`\s*\|.*\b(?:error|warning|note)\b"
-    rows = re.findall(row, readme(), re.MULTILINE)
-    assert sorted(set(rows) - set(IDS)) == []
-
-
-def test_the_readme_explains_every_command() -> None:
-    text = readme()
-    assert [name for name in _COMMANDS if f"ckptctl {name}" not in text] == []
-
-
-def test_the_readme_explains_every_exit_code() -> None:
-    codes = {0, 2, 10, 130, *(kind.exit_code for kind in error_classes())}
-    table = {int(code) for code in re.findall(r"^\|\s*`?(\d+)`?\s*\|", readme(), re.MULTILINE)}
-    assert sorted(codes - table) == []
 
 
 def test_no_file_names_a_path_of_one_machine() -> None:

@@ -1,4 +1,4 @@
-"""The launcher of the README: it starts, resumes or stops, and never starts afresh over damage."""
+"""The launcher of the docs: it starts, resumes or stops, and never starts afresh over damage."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ from support.publish import done
 
 Copy = Callable[..., Path]
 MARK = "<!-- launcher -->"
-_SNIPPET = re.compile(
-    rf"^{re.escape(MARK)}[ \t]*\n\s*^(?P<fence>`{{3,}})(?:bash|sh)[^\n]*\n(?P<code>.*?)^(?P=fence)[ \t]*$",
-    re.MULTILINE | re.DOTALL,
-)
+AFTER, OTHER = "<!-- after a save -->", "<!-- other ranks -->"
+_FENCED = r"[ \t]*\n\s*^(?P<fence>`{3,})(?:bash|sh)[^\n]*\n(?P<code>.*?)^(?P=fence)[ \t]*$"
 
 
-def snippet(text: str) -> str | None:
+def snippet(text: str, mark: str = MARK) -> str | None:
     """Return the fenced bash code that follows the mark, or None."""
-    match = _SNIPPET.search(text)
+    match = re.search(f"^{re.escape(mark)}{_FENCED}", text, re.MULTILINE | re.DOTALL)
     return match["code"] if match else None
 
 
@@ -48,15 +46,16 @@ def test_how_the_snippet_is_found(text: str, expected: str | None) -> None:
     assert snippet(text) == expected
 
 
+def shown(mark: str) -> str:
+    """Return the snippet of the page on launchers that follows a mark."""
+    found = snippet((ROOT / "docs" / "launcher.md").read_text(encoding="utf-8"), mark)
+    assert found is not None, mark
+    return found
+
+
 @pytest.fixture(scope="module")
 def launcher() -> str:
-    readme = ROOT / "README.md"
-    if not readme.is_file():
-        pytest.skip("there is no README.md yet")
-    found = snippet(readme.read_text(encoding="utf-8"))
-    if found is None:
-        pytest.skip(f"README.md has no bash snippet after a line {MARK}")
-    return found
+    return shown(MARK)
 
 
 class Launch:
@@ -75,7 +74,7 @@ class Launch:
         path.write_text(f"#!/bin/sh\n{body}\n")
         path.chmod(0o755)
 
-    def __call__(self, root: Path) -> tuple[int, str, str]:
+    def __call__(self, root: Path, **variables: str) -> tuple[int, str, str]:
         """Return the exit code, what was started, and all that was said."""
         self.calls.unlink(missing_ok=True)
         bash = shutil.which("bash")
@@ -85,7 +84,7 @@ class Launch:
         ended = subprocess.run(
             [bash, "-c", self.code],
             cwd=self.bin.parent,
-            env=environment({"PATH": path, "ROOT": str(root)}),
+            env=environment({"PATH": path, "ROOT": str(root), **variables}),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -103,7 +102,8 @@ def launch(launcher: str, tmp_path: Path) -> Launch:
 
 def test_it_asks_ckptctl_and_looks_at_the_exit_code(launcher: str) -> None:
     assert "ckptctl resolve" in launcher
-    assert "case $?" in launcher
+    assert "|| status=$?" in launcher
+    assert launcher.startswith("set -euo pipefail\n")
 
 
 def test_an_empty_root_is_a_fresh_start(launch: Launch, tmp_path: Path) -> None:
@@ -149,3 +149,24 @@ def test_a_storage_that_fails_stops_the_launch(launch: Launch, copy: Copy) -> No
         code, started, said = launch(path.parent)
         assert code != 0, said
         assert started == ""
+
+
+def test_each_save_is_committed_and_promoted(copy: Copy, tmp_path: Path) -> None:
+    paths = [copy("fsdp2/step-8"), copy("fsdp2/step-12")]
+    root = paths[0].parent
+    for step in ("8", "12"):
+        code, _, said = Launch(shown(AFTER), tmp_path)(root, STEP=step, RUN_ID="r1")
+        assert code == 0, said
+        shutil.rmtree(tmp_path / "bin")
+    assert all((path / MANIFEST).is_file() for path in paths), "nothing is older than a day"
+    assert (root / "latest_committed").read_text() == "step-12\n"
+
+
+def test_a_launch_on_other_ranks_says_where_to_resume_from(copy: Copy, tmp_path: Path) -> None:
+    path = copy("fsdp2/step-12")
+    done("commit", path, "--promote")
+    code, _, said = Launch(shown(OTHER), tmp_path)(path.parent, RANKS="2")
+    assert code == 0, said
+    made = tmp_path / "run-w2" / "step-12"
+    assert str(made) in said.splitlines()
+    assert (made / MANIFEST).is_file()
