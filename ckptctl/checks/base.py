@@ -8,10 +8,11 @@ from functools import cached_property
 from typing import Generic, TypeVar
 
 from ckptctl.completeness.audit import Audit, Wanted
-from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Fault, Item, TensorEntry
-from ckptctl.model.damage import describe_loss
+from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Fault, FaultKind, Item, TensorEntry
+from ckptctl.model.damage import describe_loss, describe_part
 from ckptctl.model.finding import Finding, Location, Severity, Stage
 from ckptctl.model.geometry import Tiling, tile
+from ckptctl.model.observation import ItemSeen
 from ckptctl.model.seal import Seal
 from ckptctl.model.tensor_values import TensorValues
 from ckptctl.provenance.assessment import Assessment
@@ -149,12 +150,31 @@ class Context:
         return describe_loss(self.checkpoint, self.boxes, (items[i] for i in indices))
 
 
-def from_faults(check: str) -> Callable[[Context, None], Iterator[Hit]]:
-    """Make the run of a check that reports what a reader of the metadata could not accept."""
+def reported(context: Context, kind: FaultKind) -> Iterator[Hit]:
+    """Yield what readers could not accept, of one kind."""
+    for fault in (*context.checkpoint.faults, *context.content_faults):
+        if fault.kind is kind:
+            yield Hit(fault.message, fault.where, fault.loss, remedy=fault.remedy)
+
+
+def from_faults(kind: FaultKind) -> Callable[[Context, None], Iterator[Hit]]:
+    """Make the run of a check that reports what readers could not accept, and nothing else."""
 
     def run(context: Context, _: None) -> Iterator[Hit]:
-        for fault in context.checkpoint.faults:
-            if fault.check == check:
-                yield Hit(fault.message, fault.where)
+        yield from reported(context, kind)
+
+    return run
+
+
+def from_item_faults(
+    kind: FaultKind, *, lost: bool = False
+) -> Callable[[Context, ItemSeen], Iterator[Hit]]:
+    """Make the run of a check that reports what did not fit in an item, ``lost`` or not."""
+
+    def run(context: Context, seen: ItemSeen) -> Iterator[Hit]:
+        for fault in seen.faults:
+            if fault.kind is kind:
+                part = describe_part(context.checkpoint, context.boxes, seen.item) if lost else ""
+                yield Hit(fault.message, context.where(seen.item), part)
 
     return run

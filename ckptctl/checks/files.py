@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckptctl.checks.base import Check, Context, Hit
-from ckptctl.model.checkpoint import rank_of
+from ckptctl.checks.base import Check, Context, Hit, from_faults, reported
+from ckptctl.model.checkpoint import FaultKind, rank_of
 from ckptctl.model.finding import Location, Severity, Stage
 from ckptctl.model.paths import is_contained
 
@@ -17,35 +17,8 @@ _MTIME_SLACK = 2.0
 """Seconds: clocks of several nodes and of file servers differ by less."""
 
 
-def _missing_metadata(context: Context, _: None) -> Iterator[Hit]:
-    checkpoint = context.checkpoint
-    for fault in checkpoint.faults:
-        if fault.check == "missing-metadata":
-            yield Hit(fault.message, fault.where)
-    if not checkpoint.sources and not checkpoint.faults:
-        shards = sum(path.endswith(".distcp") for path in checkpoint.files)
-        message = (
-            f"no .metadata, only {shards} shard files: the save never finished, or this is one "
-            "node's part of a checkpoint"
-            if shards
-            else "neither metadata nor shards: what is left of a checkpoint that was deleted, or "
-            "never written"
-        )
-        loss = "everything: nothing can be loaded without the metadata, which holds the names"
-        yield Hit(message, Location(file=".metadata"), loss)
-
-
-def _uncommitted(context: Context, _: None) -> Iterator[Hit]:
-    if context.checkpoint.provisional:
-        yield Hit(
-            "only .metadata.tmp is there: the save died, or is still running, between writing its "
-            "metadata and giving it its name; everything below was checked against the "
-            "temporary file",
-            Location(file=".metadata.tmp"),
-        )
-
-
 def _missing(context: Context, _: None) -> Iterator[Hit]:
+    yield from reported(context, FaultKind.MISSING_FILE)
     for path, layout in context.layouts.items():
         if path not in context.checkpoint.files and is_contained(path):
             count = len(layout.indices)
@@ -57,9 +30,7 @@ def _missing(context: Context, _: None) -> Iterator[Hit]:
 
 
 def _not_a_file(context: Context, _: None) -> Iterator[Hit]:
-    for fault in context.checkpoint.faults:
-        if fault.check == "not-a-file":
-            yield Hit(fault.message, fault.where)
+    yield from reported(context, FaultKind.NOT_A_FILE)
     for path, layout in context.layouts.items():
         file = context.checkpoint.files.get(path)
         if file is not None and not file.is_file:
@@ -94,32 +65,6 @@ def _truncated(context: Context, _: None) -> Iterator[Hit]:
             )
 
 
-def _unreferenced(context: Context, _: None) -> Iterator[Hit]:
-    if not context.checkpoint.readable:
-        return
-    for path, file in context.checkpoint.files.items():
-        if path.endswith(".distcp") and path not in context.layouts and file.size:
-            yield Hit(
-                f"{file.size} bytes that the metadata does not speak of: left over from an earlier "
-                "save into the same directory; loading ignores it",
-                Location(file=path, rank=rank_of(path)),
-            )
-
-
-def _leftover(context: Context, _: None) -> Iterator[Hit]:
-    for name in (".metadata.tmp", ".metadata.bck"):
-        if name in context.checkpoint.files and name not in context.checkpoint.sources:
-            yield Hit("left over from a save that did not finish", Location(file=name))
-    local = [name for name in context.checkpoint.files if name.startswith("__")]
-    shadowed = [name for name in local if name.endswith(".metadata")]
-    if shadowed and ".metadata" in context.checkpoint.sources:
-        yield Hit(
-            f"{len(shadowed)} rank-local metadata files lie beside .metadata, which is the one "
-            "that loading takes",
-            Location(file=shadowed[0]),
-        )
-
-
 def _newer(context: Context, _: None) -> Iterator[Hit]:
     files, sources = context.checkpoint.files, context.checkpoint.sources
     written = [files[name].modified for name in sources if name in files]
@@ -148,16 +93,15 @@ CHECKS: tuple[Check[None], ...] = (
         "The metadata file is absent, so the save never finished or this is only a part.",
         "choose another checkpoint with `ckptctl list {root}`; if other nodes hold the rest, bring "
         "all files into one directory first",
-        _missing_metadata,
+        from_faults(FaultKind.MISSING_METADATA),
     ),
     Check(
         "uncommitted-metadata",
         Stage.FILES,
         Severity.ERROR,
         "Only the temporary metadata file is there: the save was not completed.",
-        "if nothing else is found here and no save is running, `mv .metadata.tmp .metadata` in "
-        "{checkpoint} completes the save; otherwise choose another with `ckptctl list {root}`",
-        _uncommitted,
+        "choose another checkpoint with `ckptctl list {root}`",
+        from_faults(FaultKind.UNCOMMITTED_METADATA),
     ),
     Check(
         "missing-file",
@@ -197,7 +141,7 @@ CHECKS: tuple[Check[None], ...] = (
         Severity.NOTE,
         "A shard that no entry refers to; loading ignores it.",
         "it may be deleted once no save into {checkpoint} is running",
-        _unreferenced,
+        from_faults(FaultKind.UNREFERENCED_FILE),
     ),
     Check(
         "leftover-file",
@@ -205,7 +149,7 @@ CHECKS: tuple[Check[None], ...] = (
         Severity.NOTE,
         "A temporary or superseded metadata file beside the one in use.",
         "it may be deleted once no save into {checkpoint} is running",
-        _leftover,
+        from_faults(FaultKind.LEFTOVER_FILE),
     ),
     Check(
         "newer-than-metadata",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from ckptctl.checks.base import Check, Context, Hit
-from ckptctl.model.checkpoint import TensorEntry
+from ckptctl.checks.base import Check, Context, Hit, from_item_faults
+from ckptctl.model.checkpoint import FaultKind, TensorEntry
 from ckptctl.model.damage import describe_part
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.finding import Severity, Stage
@@ -17,19 +17,6 @@ _ELSEWHERE = (
     "restore the file from another copy and run `ckptctl verify {checkpoint}` again, or choose "
     "another checkpoint with `ckptctl list {root}`"
 )
-
-
-def _structure(context: Context, seen: ItemSeen) -> Iterator[Hit]:
-    for fault in seen.faults:
-        if fault.check == "item-structure":
-            loss = describe_part(context.checkpoint, context.boxes, seen.item)
-            yield Hit(fault.message, context.where(seen.item), loss)
-
-
-def _unsafe(context: Context, seen: ItemSeen) -> Iterator[Hit]:
-    for fault in seen.faults:
-        if fault.check == "unsafe-item":
-            yield Hit(fault.message, context.where(seen.item))
 
 
 def _mismatch(context: Context, seen: ItemSeen) -> Iterator[Hit]:
@@ -80,12 +67,6 @@ def _oversized(context: Context, seen: ItemSeen) -> Iterator[Hit]:
         )
 
 
-def _unstable(context: Context, seen: ItemSeen) -> Iterator[Hit]:
-    for fault in seen.faults:
-        if fault.check == "unstable-read":
-            yield Hit(fault.message, context.where(seen.item))
-
-
 CHECKS: tuple[Check[ItemSeen], ...] = (
     Check(
         "item-structure",
@@ -93,7 +74,7 @@ CHECKS: tuple[Check[ItemSeen], ...] = (
         Severity.ERROR,
         "An item is not a whole torch.save zip.",
         _ELSEWHERE,
-        _structure,
+        from_item_faults(FaultKind.ITEM_STRUCTURE, lost=True),
     ),
     Check(
         "unsafe-item",
@@ -101,7 +82,7 @@ CHECKS: tuple[Check[ItemSeen], ...] = (
         Severity.ERROR,
         "An item asks its reader to run something; torch would run it.",
         "do not load {checkpoint} with torch; find out who wrote it",
-        _unsafe,
+        from_item_faults(FaultKind.UNSAFE_ITEM),
     ),
     Check(
         "item-mismatch",
@@ -127,6 +108,6 @@ CHECKS: tuple[Check[ItemSeen], ...] = (
         "Two reads of the same bytes gave different answers.",
         "look at the storage, its network and this machine's memory, then run "
         "`ckptctl verify {checkpoint}` again",
-        _unstable,
+        from_item_faults(FaultKind.UNSTABLE_READ),
     ),
 )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ckptctl.checks.base import Check, Context, Hit
-from ckptctl.model.checkpoint import ObjectEntry, TensorEntry, rank_of
+from ckptctl.checks.base import Check, Context, Hit, reported
+from ckptctl.model.checkpoint import FaultKind, ObjectEntry, TensorEntry, rank_of
 from ckptctl.model.finding import Location, Severity, Stage
 from ckptctl.model.geometry import Shape, describe
 from ckptctl.model.paths import is_contained
 
 _DAMAGED = (
-    "the metadata does not fit these files: restore .metadata from another copy, or choose "
+    "the metadata does not fit these files: restore the metadata from another copy, or choose "
     "another checkpoint with `ckptctl list {root}`"
 )
 _MOST_EXCHANGED = 16
@@ -31,6 +31,7 @@ def _escaping(context: Context, _: None) -> Iterator[Hit]:
 
 
 def _missing_entry(context: Context, _: None) -> Iterator[Hit]:
+    yield from reported(context, FaultKind.MISSING_ENTRY)
     items = context.checkpoint.items
     stored: dict[str, set[Shape | None]] = {}
     for fqn, origin in zip(items.fqns, items.origins, strict=True):

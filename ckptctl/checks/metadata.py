@@ -5,44 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckptctl.checks.base import Check, Context, Hit, from_faults
-from ckptctl.model.checkpoint import TensorEntry, rank_of
+from ckptctl.model.checkpoint import FaultKind, TensorEntry
 from ckptctl.model.dtypes import NAMES
 from ckptctl.model.finding import Location, Severity, Stage
 from ckptctl.model.geometry import Tiling, describe
 
 _DAMAGED = (
-    "the metadata is damaged: restore .metadata from another copy, or choose another checkpoint "
+    "the metadata is damaged: restore the metadata from another copy, or choose another checkpoint "
     "with `ckptctl list {root}`"
 )
 _QUIET_MODULES = ("torch.", "megatron.", "olmo_core.", "nvidia_resiliency_ext.", "builtins.")
 
 
 def _unknown_class(context: Context, _: None) -> Iterator[Hit]:
-    unsafe = any(fault.check == "unsafe-metadata" for fault in context.checkpoint.faults)
+    unsafe = any(fault.kind is FaultKind.UNSAFE_METADATA for fault in context.checkpoint.faults)
     names = [n for n in context.checkpoint.opaque_classes if not n.startswith(_QUIET_MODULES)]
     if names and not unsafe:
         source = context.checkpoint.sources[0] if context.checkpoint.sources else None
         yield Hit(
             f"holds objects of {', '.join(names[:4])}, which were kept closed",
             Location(file=source),
-        )
-
-
-def _missing_rank(context: Context, _: None) -> Iterator[Hit]:
-    if not context.checkpoint.replicated:
-        return
-    have = {rank_of(name.replace(".metadata", "_0.distcp")) for name in context.checkpoint.sources}
-    ranks = {rank for rank in have if rank is not None}
-    shards = {rank_of(path) for path in context.checkpoint.files if path.endswith(".distcp")}
-    wanted = set(range(max(ranks, default=-1) + 1)) | {r for r in shards if r is not None}
-    for rank in sorted(wanted - ranks):
-        if f"__{rank}.metadata" in context.checkpoint.files:
-            continue  # it is there and unreadable, which is said by itself
-        yield Hit(
-            f"the ranks saved each on its own, and rank {rank} left no metadata "
-            f"(there is metadata of {len(ranks)} ranks)",
-            Location(file=f"__{rank}.metadata", rank=rank),
-            f"everything that only rank {rank} held",
         )
 
 
@@ -147,9 +129,9 @@ CHECKS: tuple[Check[None], ...] = (
         "unreadable-metadata",
         Stage.METADATA,
         Severity.ERROR,
-        "The metadata is no readable pickle of DCP metadata.",
+        "The metadata cannot be read, or is not what its format says.",
         _DAMAGED,
-        from_faults("unreadable-metadata"),
+        from_faults(FaultKind.UNREADABLE_METADATA),
     ),
     Check(
         "unsafe-metadata",
@@ -157,7 +139,7 @@ CHECKS: tuple[Check[None], ...] = (
         Severity.ERROR,
         "The metadata asks its reader to run something; torch would run it.",
         "do not load {checkpoint} with torch; find out who wrote it",
-        from_faults("unsafe-metadata"),
+        from_faults(FaultKind.UNSAFE_METADATA),
     ),
     Check(
         "trailing-metadata",
@@ -165,7 +147,7 @@ CHECKS: tuple[Check[None], ...] = (
         Severity.ERROR,
         "Bytes follow the end of the metadata.",
         _DAMAGED,
-        from_faults("trailing-metadata"),
+        from_faults(FaultKind.TRAILING_METADATA),
     ),
     Check(
         "malformed-entry",
@@ -173,7 +155,7 @@ CHECKS: tuple[Check[None], ...] = (
         Severity.ERROR,
         "An entry of the metadata does not have the form that torch gives it.",
         _DAMAGED,
-        from_faults("malformed-entry"),
+        from_faults(FaultKind.MALFORMED_ENTRY),
     ),
     Check(
         "unknown-class",
@@ -190,7 +172,7 @@ CHECKS: tuple[Check[None], ...] = (
         "Ranks saved separately and one rank's metadata is absent.",
         "restore the rank's files from its node, or choose another checkpoint with "
         "`ckptctl list {root}`",
-        _missing_rank,
+        from_faults(FaultKind.MISSING_RANK),
     ),
     Check(
         "hole",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckptctl.checks.base import Check, Context, Hit
-from ckptctl.model.checkpoint import rank_of
+from ckptctl.checks.base import Check, Context, Hit, from_faults
+from ckptctl.model.checkpoint import FaultKind, rank_of
 from ckptctl.model.finding import Location, Severity, Stage
 from ckptctl.model.manifest import MANIFEST, QUARANTINE
 
@@ -124,18 +124,6 @@ def _pointer(context: Context, _: None) -> Iterator[Hit]:
             )
 
 
-def _altered(context: Context, _: None) -> Iterator[Hit]:
-    for fault in context.content_faults:
-        if fault.check == "altered-file":
-            yield Hit(fault.message, fault.where)
-
-
-def _unstable(context: Context, _: None) -> Iterator[Hit]:
-    for fault in context.content_faults:
-        if fault.check == "unstable-file":
-            yield Hit(fault.message, fault.where)
-
-
 CHECKS: tuple[Check[None], ...] = (
     Check(
         "no-manifest",
@@ -218,7 +206,7 @@ DIGEST_CHECKS: tuple[Check[None], ...] = (
         Severity.ERROR,
         "A file's bytes are not the ones that were committed.",
         _ELSEWHERE,
-        _altered,
+        from_faults(FaultKind.ALTERED_FILE),
     ),
     Check(
         "unstable-file",
@@ -227,7 +215,7 @@ DIGEST_CHECKS: tuple[Check[None], ...] = (
         "Two reads of one file gave different digests.",
         "look at the storage, its network and this machine's memory, then run "
         "`ckptctl verify {checkpoint}` again",
-        _unstable,
+        from_faults(FaultKind.UNSTABLE_FILE),
     ),
 )
 """Asked once the files have been hashed."""

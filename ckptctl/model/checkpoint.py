@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -194,13 +195,50 @@ class Items:
         return groups
 
 
+class FaultKind(str, enum.Enum):
+    """What a reader could not accept; the value is the id of the check that reports it."""
+
+    MISSING_METADATA = "missing-metadata"
+    UNCOMMITTED_METADATA = "uncommitted-metadata"
+    UNREADABLE_METADATA = "unreadable-metadata"
+    UNSAFE_METADATA = "unsafe-metadata"
+    TRAILING_METADATA = "trailing-metadata"
+    MISSING_RANK = "missing-rank"
+    MISSING_FILE = "missing-file"
+    NOT_A_FILE = "not-a-file"
+    UNREFERENCED_FILE = "unreferenced-file"
+    LEFTOVER_FILE = "leftover-file"
+    MALFORMED_ENTRY = "malformed-entry"
+    MISSING_ENTRY = "missing-entry"
+    ITEM_STRUCTURE = "item-structure"
+    UNSAFE_ITEM = "unsafe-item"
+    UNSTABLE_READ = "unstable-read"
+    ALTERED_FILE = "altered-file"
+    UNSTABLE_FILE = "unstable-file"
+
+    @property
+    def harmless(self) -> bool:
+        """True if all that there is to load was understood all the same."""
+        return self in _HARMLESS
+
+
+_HARMLESS = frozenset(
+    {FaultKind.UNCOMMITTED_METADATA, FaultKind.UNREFERENCED_FILE, FaultKind.LEFTOVER_FILE}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something a reader met and could not accept; ``check`` is the id of the check that owns it."""
+    """Something a reader met and could not accept: what was seen, where, what is lost with it.
 
-    check: str
+    ``remedy`` says what to do next where that is not what the check of this kind says anyway.
+    """
+
+    kind: FaultKind
     message: str
     where: Location = field(default_factory=Location)
+    loss: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +271,6 @@ class Checkpoint:
     opaque_classes: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
     replicated: bool = False
-    provisional: bool = False
     values: Mapping[str, object] = field(default_factory=dict)
     shared: Mapping[str, str] = field(default_factory=dict)
 
@@ -241,6 +278,11 @@ class Checkpoint:
     def readable(self) -> bool:
         """True if the metadata could be read at all."""
         return bool(self.sources)
+
+    @property
+    def problems(self) -> tuple[Fault, ...]:
+        """The faults because of which not all that there is to load was understood."""
+        return tuple(fault for fault in self.faults if not fault.kind.harmless)
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -88,6 +88,36 @@ class Finding:
         )
 
 
+class GapKind(str, enum.Enum):
+    """Why something was not looked at; decisions rest on this, never on the words of a reason."""
+
+    UNREAD = "unread"
+    LEFT_OUT = "left-out"
+    COVERED = "covered"
+    NO_CRC = "no-crc"
+    ABSENT = "absent"
+    DAMAGED = "damaged"
+    UNSTABLE = "unstable"
+    NOT_INTERPRETED = "not-interpreted"
+    UNKNOWN = "unknown"
+    SILENT = "silent"
+    NOT_COMPARED = "not-compared"
+
+    @property
+    def unfinished(self) -> bool:
+        """True if an answer was owed and the storage did not give it: there is no verdict."""
+        return self is GapKind.UNREAD
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Gap:
+    """What was not looked at: of which kind, why in words, and how many."""
+
+    kind: GapKind
+    reason: str
+    count: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """How far one stage could be asked: ``examined`` of ``total`` units, and why not the rest."""
@@ -97,7 +127,7 @@ class Coverage:
     examined: int = 0
     total: int = 0
     bytes_read: int = 0
-    gaps: tuple[tuple[str, int], ...] = ()
+    gaps: tuple[Gap, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -106,16 +136,22 @@ class Coverage:
 
     def merge(self, other: Coverage) -> Coverage:
         """Add up two coverages of one stage and unit."""
-        gaps: dict[str, int] = {}
-        for reason, count in (*self.gaps, *other.gaps):
-            gaps[reason] = gaps.get(reason, 0) + count
         return replace(
             self,
             examined=self.examined + other.examined,
             total=self.total + other.total,
             bytes_read=self.bytes_read + other.bytes_read,
-            gaps=tuple(sorted(gaps.items())),
+            gaps=united((*self.gaps, *other.gaps)),
         )
+
+
+def united(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
+    """Add up gaps of one kind and reason, in order of their reasons."""
+    counts: dict[tuple[str, GapKind], int] = {}
+    for gap in gaps:
+        key = gap.reason, gap.kind
+        counts[key] = counts.get(key, 0) + gap.count
+    return tuple(Gap(kind, reason, count) for (reason, kind), count in sorted(counts.items()))
 
 
 @dataclass(frozen=True, slots=True)

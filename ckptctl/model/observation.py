@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ckptctl.model.checkpoint import Fault, Item
+from ckptctl.model.finding import Gap
 from ckptctl.model.geometry import Shape
 
 
@@ -66,7 +67,7 @@ class ValuesSeen:
     largest: float = 0.0
     extreme: bool = False
     subnormal: bool = False
-    gap: str = ""
+    gap: Gap | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,13 @@ import re
 from dataclasses import dataclass, field
 
 from ckptctl.model.checkpoint import BoxIndex, Item, TensorEntry
+from ckptctl.model.finding import Gap, GapKind
 from ckptctl.model.geometry import Box, Shape
 from ckptctl.model.observation import ValuesSeen
 
 _BUCKET = re.compile(r"(?:^|\.)distributed\.dp_group_idx_\d+\.gbuf_idx_\d+\..*bucket_idx_\d+\.\w+$")
 _ALIGNED = 64
+_UNPLACED = Gap(GapKind.NOT_INTERPRETED, "the metadata does not say where in the tensor they are")
 
 
 def _is_padding(box: Box) -> bool:
@@ -53,7 +55,7 @@ class TensorValues:
     entry: TensorEntry
     expected: int = 1
     pieces: int = 0
-    gaps: dict[str, int] = field(default_factory=dict)
+    gaps: set[Gap] = field(default_factory=set)
     bad: dict[Shape, Bad] = field(default_factory=dict)
     padding: dict[Shape, Bad] = field(default_factory=dict)
     largest: float = 0.0
@@ -68,14 +70,14 @@ class TensorValues:
 
     def add(self, item: Item, boxes: BoxIndex, seen: ValuesSeen) -> None:
         """Take what was seen of one piece."""
-        if seen.gap:
+        if seen.gap is not None:
             self.skip(seen.gap)
             return
         padding, box = False, None
         if seen.first is not None or self.bucket:
             box = boxes.box(item)
             if box is None or (seen.first is not None and len(seen.first) != len(box.offsets)):
-                self.skip("the metadata does not say where in the tensor they are")
+                self.skip(_UNPLACED)
                 return
             padding = self.bucket and _is_padding(box)
         self.pieces += 1
@@ -109,6 +111,6 @@ class TensorValues:
         bad = self.bad.values()
         return sum(b.nan for b in bad), sum(b.infinite for b in bad), sum(b.negative for b in bad)
 
-    def skip(self, reason: str) -> None:
+    def skip(self, gap: Gap) -> None:
         """Account for a piece whose values were not looked at."""
-        self.gaps[reason] = self.gaps.get(reason, 0) + 1
+        self.gaps.add(gap)

@@ -10,6 +10,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ckptctl.model.finding import Gap
 from ckptctl.model.manifest import Receipt
 from ckptctl.provenance.counters import Counter, RunMark, Stamp
 
@@ -71,7 +72,7 @@ class Evidence:
     makers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     receipts: tuple[Receipt, ...] = ()
     neighbours: tuple[Neighbour, ...] = ()
-    gaps: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()
 
 
 class Source(enum.Enum):

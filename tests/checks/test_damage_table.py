@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptctl.model.finding import Severity
+from ckptctl.model.finding import Gap, GapKind, Severity
 from ckptctl.operations.verify.verify import Verdict, Verification
 from conftest import FIXTURES, ROOT
 from support.damage import (
@@ -1144,7 +1144,7 @@ def test_without_recorded_crcs_a_flip_is_not_found_and_that_is_said(
     result = _assert_healthy(checkpoint)
     (content,) = (row for row in result.report.coverage if row.unit == "records")
     assert (content.examined, content.total) == (0, 42)
-    assert content.gaps == (("no CRC recorded", 42),)
+    assert content.gaps == (Gap(GapKind.NO_CRC, "no CRC recorded", 42),)
 
 
 def test_items_out_of_reach_are_counted(copy: Callable[..., Path]) -> None:
@@ -1152,7 +1152,7 @@ def test_items_out_of_reach_are_counted(copy: Callable[..., Path]) -> None:
     remove(checkpoint, file="__3_0.distcp")
     (items,) = (row for row in run(checkpoint).report.coverage if row.unit == "items")
     assert (items.examined, items.total) == (73, 100)
-    assert items.gaps == (("their bytes are not there", 27),)
+    assert items.gaps == (Gap(GapKind.ABSENT, "their bytes are not there", 27),)
 
 
 def test_a_note_is_no_accusation(copy: Callable[..., Path]) -> None:

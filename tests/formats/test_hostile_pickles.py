@@ -29,6 +29,7 @@ from ckptctl.formats.pickles import tensors as tensorpickle
 from ckptctl.formats.pickles import unpickler as pickles
 from ckptctl.formats.pickles import values
 from ckptctl.formats.pickles.opcodes import scan
+from ckptctl.model.checkpoint import FaultKind
 from ckptctl.model.finding import Finding, Severity
 from ckptctl.operations.catalog.list import list_checkpoints
 from ckptctl.operations.catalog.show import Viewer
@@ -971,4 +972,4 @@ def test_every_truncation_of_small_metadata_is_an_error(tmp_path: Path) -> None:
         parsed = dcp_metadata.parse(data[:length], ".metadata")
         assert not parsed.readable, length
         (fault,) = parsed.faults
-        assert fault.check == "unreadable-metadata"
+        assert fault.kind is FaultKind.UNREADABLE_METADATA

@@ -27,7 +27,7 @@ from ckptctl.formats.items.scan import scan_items
 from ckptctl.formats.pickles import values
 from ckptctl.formats.pickles.tensors import parse_tensor
 from ckptctl.formats.torch import zip as torchzip
-from ckptctl.model.checkpoint import Checkpoint, Item, ObjectEntry, TensorEntry
+from ckptctl.model.checkpoint import Checkpoint, FaultKind, Item, ObjectEntry, TensorEntry
 from ckptctl.model.observation import ItemSeen
 from ckptctl.storage.posix import PosixStore
 from conftest import FIXTURES, SHARED
@@ -637,4 +637,4 @@ def test_an_item_beyond_four_gib(tmp_path: Path, numel: int) -> None:
     assert {r.name: r.size for r in seen.records} == sizes
     os.truncate(path, size - 1)
     cut = see(path, Item("key", (0,), path.name, 0, size - 1), content=False)
-    assert [fault.check for fault in cut.faults] == ["item-structure"]
+    assert [fault.kind for fault in cut.faults] == [FaultKind.ITEM_STRUCTURE]

@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptctl.model.finding import Coverage, Finding, Location, Report, Severity, Stage
+from ckptctl.model.finding import Coverage, Finding, Gap, GapKind, Location, Report, Severity, Stage
 from ckptctl.model.geometry import Box
 
 FEW_WORDS = st.sampled_from(["", "a", "b"])
@@ -40,7 +40,9 @@ COVERAGES = st.builds(
     examined=st.integers(0, 9),
     total=st.integers(0, 9),
     bytes_read=st.integers(0, 9),
-    gaps=st.lists(st.tuples(FEW_WORDS, st.integers(1, 5)), max_size=3).map(tuple),
+    gaps=st.lists(
+        st.builds(Gap, st.sampled_from(GapKind), FEW_WORDS, st.integers(1, 5)), max_size=3
+    ).map(tuple),
 )
 REPORTS = st.builds(Report.of, st.lists(FINDINGS, max_size=4), st.lists(COVERAGES, max_size=4))
 
@@ -80,7 +82,9 @@ def test_nothing_is_lost_or_invented(one: Report, two: Report) -> None:
         assert sum(getattr(row, field) for row in merged.coverage) == before
     gaps = [gap for row in (*one.coverage, *two.coverage) for gap in row.gaps]
     left = [gap for row in merged.coverage for gap in row.gaps]
-    assert sum(count for _, count in left) == sum(count for _, count in gaps)
+    for kind in GapKind:
+        before = sum(gap.count for gap in gaps if gap.kind is kind)
+        assert sum(gap.count for gap in left if gap.kind is kind) == before
     rows = [(row.stage, row.unit) for row in merged.coverage]
     assert rows == sorted(set(rows))
 
@@ -96,10 +100,23 @@ def test_worst_comes_first_and_decides() -> None:
 
 def test_coverage_is_complete_only_when_nothing_is_left_out() -> None:
     whole = Coverage(Stage.ITEMS, "items", 3, 3)
-    part = Coverage(Stage.ITEMS, "items", 2, 3, gaps=(("not asked", 1),))
+    gap = Gap(GapKind.LEFT_OUT, "not asked")
+    part = Coverage(Stage.ITEMS, "items", 2, 3, gaps=(gap,))
     assert whole.complete
     assert not part.complete
     both = whole.merge(part)
-    assert (both.examined, both.total, both.gaps) == (5, 6, (("not asked", 1),))
+    assert (both.examined, both.total, both.gaps) == (5, 6, (gap,))
     assert not both.complete
-    assert not Coverage(Stage.ITEMS, "items", 3, 3, gaps=(("layout unknown", 1),)).complete
+    odd = Gap(GapKind.NOT_INTERPRETED, "layout unknown")
+    assert not Coverage(Stage.ITEMS, "items", 3, 3, gaps=(odd,)).complete
+
+
+def test_gaps_of_one_reason_and_of_two_kinds_stay_apart() -> None:
+    unread, left_out = Gap(GapKind.UNREAD, "a", 2), Gap(GapKind.LEFT_OUT, "a", 3)
+    row = Coverage(Stage.ITEMS, "items", 0, 5, gaps=(unread, left_out))
+    both = row.merge(row)
+    assert set(both.gaps) == {Gap(GapKind.UNREAD, "a", 4), Gap(GapKind.LEFT_OUT, "a", 6)}
+
+
+def test_only_what_the_storage_did_not_give_makes_a_verification_unfinished() -> None:
+    assert [kind for kind in GapKind if kind.unfinished] == [GapKind.UNREAD]

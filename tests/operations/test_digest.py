@@ -15,6 +15,7 @@ import pytest
 from ckptctl.errors import MalformedData, Refused, StorageError
 from ckptctl.formats.safetensors import reader as st
 from ckptctl.hashing import Hasher
+from ckptctl.model.checkpoint import FaultKind
 from ckptctl.model.geometry import Box
 from ckptctl.operations.content.digest import digest_content
 from ckptctl.operations.content.open import Opened, open_tensors
@@ -262,7 +263,10 @@ def test_an_index_that_names_a_missing_file(tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": weights}))
     (fault,) = open_tensors(str(tmp_path)).serious
-    assert (fault.check, fault.where.file) == ("missing-file", "model-00002-of-00002.safetensors")
+    assert (fault.kind, fault.where.file) == (
+        FaultKind.MISSING_FILE,
+        "model-00002-of-00002.safetensors",
+    )
     assert "1 tensors are lost" in fault.message
     del weights["c"]
     weights["b"] = "model-00003-of-00003.safetensors"

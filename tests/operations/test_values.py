@@ -22,7 +22,7 @@ from ckptctl.formats.items.values import FORMATS, Scanner, scanner_of, values_of
 from ckptctl.formats.pickles.tensors import parse_tensor
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item, TensorEntry
 from ckptctl.model.dtypes import FLOATING, ITEM_SIZE
-from ckptctl.model.finding import Coverage, Finding, Severity, Stage
+from ckptctl.model.finding import Coverage, Finding, Gap, GapKind, Severity, Stage
 from ckptctl.model.geometry import Box, Boxes
 from ckptctl.model.observation import ItemSeen, Payload, ValuesSeen
 from ckptctl.model.tensor_values import TensorValues
@@ -219,13 +219,17 @@ def test_scattered_elements_are_a_gap() -> None:
     assert view_of(Payload("plain", "float32", (2, 2), (1, 1))) is None
     payload = parse_tensor(record_of(saved(torch.zeros(4, 4)[:, 1:3]), "data.pkl"))
     assert scanner_of(payload, "data/0", big=False) is None
-    assert values_of(payload, None, big=False) == ValuesSeen(gap="scattered in a larger storage")
+    assert values_of(payload, None, big=False) == ValuesSeen(
+        gap=Gap(GapKind.NOT_INTERPRETED, "scattered in a larger storage")
+    )
 
 
 def test_a_storage_of_nothing_but_extent_is_no_work() -> None:
     huge = Payload("plain", "float32", (1 << 61, 4), (0, 1))
     assert view_of(huge) is None
-    assert values_of(huge, None, big=False) == ValuesSeen(gap="scattered in a larger storage")
+    assert values_of(huge, None, big=False) == ValuesSeen(
+        gap=Gap(GapKind.NOT_INTERPRETED, "scattered in a larger storage")
+    )
 
 
 def test_a_record_that_ends_early_is_a_gap() -> None:
@@ -279,7 +283,9 @@ def test_values_before_their_description_are_a_gap(tmp_path: Path, order: str) -
         late = records.pop("byteorder").replace(b"little", b"big")
         records = {"data.pkl": first, "data/0": records["data/0"], "byteorder": late}
     seen = item_seen(tmp_path / "odd", torch_zip(records))
-    assert seen.values == ValuesSeen(gap="their bytes come before what describes them")
+    assert seen.values == ValuesSeen(
+        gap=Gap(GapKind.NOT_INTERPRETED, "their bytes come before what describes them")
+    )
 
 
 def test_an_item_of_several_blocks_and_odd_ends(tmp_path: Path) -> None:
@@ -599,7 +605,10 @@ def test_damaged_bytes_are_not_judged(copy: Copy) -> None:
     result = looked(path)
     assert errors(result) == {"checksum"}
     values = row(result, Stage.VALUES)
-    assert (values.examined, values.gaps) == (values.total - 1, (("their bytes are damaged", 1),))
+    assert (values.examined, values.gaps) == (
+        values.total - 1,
+        (Gap(GapKind.DAMAGED, "their bytes are damaged"),),
+    )
 
 
 def test_bytes_that_are_not_there_are_a_gap(copy: Copy) -> None:
@@ -607,9 +616,7 @@ def test_bytes_that_are_not_there_are_a_gap(copy: Copy) -> None:
     damage.remove(path, file="__1_0.distcp")
     values = row(looked(path), Stage.VALUES)
     assert 0 < values.examined < values.total
-    assert [reason for reason, _ in values.gaps] == [
-        "their bytes are not there or could not be read"
-    ]
+    assert [gap.reason for gap in values.gaps] == ["their bytes are not there or could not be read"]
 
 
 def test_other_tensor_classes_are_a_gap(tmp_path: Path) -> None:
@@ -617,14 +624,16 @@ def test_other_tensor_classes_are_a_gap(tmp_path: Path) -> None:
     rewrite_item(path, lambda _: saved(torch.ones(4).to_sparse()), fqn="w", origin=(0,))
     values = row(looked(path), Stage.VALUES)
     assert (values.examined, values.total) == (0, 1)
-    assert "is not interpreted" in values.gaps[0][0]
+    assert "is not interpreted" in values.gaps[0].reason
 
 
 def test_a_sample_says_what_it_left_out(copy: Copy) -> None:
     path = copy("fsdp2/step-12")
     values = row(looked(path, part=(1, 8)), Stage.VALUES)
     assert values.examined < values.total
-    assert values.gaps == (("outside the part", values.total - values.examined),)
+    assert values.gaps == (
+        Gap(GapKind.LEFT_OUT, "outside the part", values.total - values.examined),
+    )
 
 
 def test_without_the_option_nothing_is_said(copy: Copy) -> None:
@@ -659,7 +668,7 @@ def test_an_unstable_read_is_not_a_nan(copy: Copy) -> None:
     store, place = place_of(path, lambda root: Watched(root, disturb))
     result = verify(store, place, options=Options(workers=1, values=True))
     assert errors(result) == {"unstable-read"}
-    assert row(result, Stage.VALUES).gaps == (("two reads of them differ", 1),)
+    assert row(result, Stage.VALUES).gaps == (Gap(GapKind.UNSTABLE, "two reads of them differ"),)
 
 
 # ---------------------------------------------------------------------------------- committed
@@ -702,7 +711,7 @@ def test_an_altered_committed_file_is_told_as_without_values(copy: Copy) -> None
     with_values, without = looked(path), damage.run(path)
     assert errors(without) == {"altered-file", "checksum"}
     assert with_values.report.findings == without.report.findings
-    assert row(with_values, Stage.VALUES).gaps == (("their bytes are damaged", 1),)
+    assert row(with_values, Stage.VALUES).gaps == (Gap(GapKind.DAMAGED, "their bytes are damaged"),)
 
 
 def test_numbers_replaced_after_the_commit_are_told_both_ways(copy: Copy) -> None:
@@ -728,7 +737,7 @@ def test_a_file_that_reads_differently_twice_is_unstable(copy: Copy) -> None:
     result = verify(store, place, options=Options(workers=1, values=True))
     assert errors(result) == {"unstable-file"}
     values = row(result, Stage.VALUES)
-    assert [reason for reason, _ in values.gaps] == ["two reads of their file differ"]
+    assert [gap.reason for gap in values.gaps] == ["two reads of their file differ"]
 
 
 def test_a_committed_file_whose_metadata_was_changed(copy: Copy) -> None:
@@ -740,7 +749,9 @@ def test_a_committed_file_whose_metadata_was_changed(copy: Copy) -> None:
     assert {"resized-file", "missing-entry", "unreferenced-bytes"} <= errors(result)
     values = row(result, Stage.VALUES)
     assert values.examined < values.total
-    assert "the metadata does not place them one behind the other" in dict(values.gaps)
+    assert "the metadata does not place them one behind the other" in [
+        gap.reason for gap in values.gaps
+    ]
 
 
 def test_values_that_cannot_be_read_leave_it_unfinished(copy: Copy) -> None:
@@ -776,7 +787,7 @@ def test_promote_reads_once_and_says_what_it_could_not_see(tmp_path: Path) -> No
     assert isinstance(store, Watched)
     result = promote(store, place, values=True, workers=1)
     assert result.moved
-    assert [count for _, count in result.values_unseen] == [1]
+    assert [gap.count for gap in result.values_unseen] == [1]
     for file in path.glob("*.distcp"):
         assert store.read[f"step-4/{file.name}"] == file.stat().st_size
     ended = done("promote", path, "--values")

@@ -148,9 +148,10 @@ def promote_command(
 def render_promote(result: Promoted, screen: Screen) -> None:
     """Print where the pointer is now."""
     target = f"{safe(result.target)} (revision {result.revision})"
-    for reason, count in result.values_unseen:
+    for gap in result.values_unseen:
         sys.stderr.write(
-            f"ckptctl: the values of {plural(count, 'tensor')} were not looked at: {safe(reason)}\n"
+            f"ckptctl: the values of {plural(gap.count, 'tensor')} were not looked at: "
+            f"{safe(gap.reason)}\n"
         )
     if not result.moved:
         screen.line(f"{result.pointer} names {target} already")

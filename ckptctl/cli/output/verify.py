@@ -65,7 +65,7 @@ def _coverage(rows: list[Coverage]) -> str:
 
 def _gaps(rows: list[Coverage]) -> str:
     gaps = [gap for row in rows for gap in row.gaps]
-    return "".join(f"; {count:,} not examined: {safe(reason)}" for reason, count in gaps)
+    return "".join(f"; {gap.count:,} not examined: {safe(gap.reason)}" for gap in gaps)
 
 
 def plural_of(row: Coverage) -> str:

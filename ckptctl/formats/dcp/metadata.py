@@ -27,6 +27,7 @@ from ckptctl.formats.pickles.unpickler import Opaque, SafeUnpickler, load
 from ckptctl.model.checkpoint import (
     Entry,
     Fault,
+    FaultKind,
     Items,
     ObjectEntry,
     SaveIdentity,
@@ -55,9 +56,9 @@ class Parsed:
     faults: list[Fault] = field(default_factory=list)
     readable: bool = True
 
-    def fault(self, check: str, message: str, *, fqn: str | None = None) -> None:
+    def fault(self, kind: FaultKind, message: str, *, fqn: str | None = None) -> None:
         """Note something that could not be accepted."""
-        self.faults.append(Fault(check, message, Location(file=self.source, fqn=fqn)))
+        self.faults.append(Fault(kind, message, Location(file=self.source, fqn=fqn)))
 
 
 def parse(data: bytes, source: str) -> Parsed:
@@ -65,29 +66,34 @@ def parse(data: bytes, source: str) -> Parsed:
     parsed = Parsed(source)
     if not data:
         parsed.readable = False
-        parsed.fault("unreadable-metadata", "the file is empty")
+        parsed.fault(FaultKind.UNREADABLE_METADATA, "the file is empty")
         return parsed
     try:
         root, unpickler, end = load(data, TABLE)
         state = root_state(root)
     except MalformedData as error:
         parsed.readable = False
-        parsed.fault("unreadable-metadata", str(error))
+        parsed.fault(FaultKind.UNREADABLE_METADATA, str(error))
         return parsed
     describe_globals(parsed, unpickler)
     gone = [f"{module}.{name}" for module, name in unpickler.unknown if is_stock(module)]
     if gone and not unpickler.dangerous:
         parsed.readable = False
-        parsed.fault("unreadable-metadata", f"it names {gone[0]}, which torch does not have")
+        parsed.fault(
+            FaultKind.UNREADABLE_METADATA, f"it names {gone[0]}, which torch does not have"
+        )
         return parsed
     if end != len(data):
-        parsed.fault("trailing-metadata", f"{len(data) - end} bytes follow the end of the pickle")
+        parsed.fault(
+            FaultKind.TRAILING_METADATA, f"{len(data) - end} bytes follow the end of the pickle"
+        )
     if state is None:
         parsed.readable = False
-        if not any(f.check == "unsafe-metadata" for f in parsed.faults):
+        if not any(f.kind is FaultKind.UNSAFE_METADATA for f in parsed.faults):
             kind = root.label() if isinstance(root, Opaque) else type(root).__name__
             parsed.fault(
-                "unreadable-metadata", f"it holds a {kind}, not the Metadata of a DCP checkpoint"
+                FaultKind.UNREADABLE_METADATA,
+                f"it holds a {kind}, not the Metadata of a DCP checkpoint",
             )
         return parsed
     _read_entries(parsed, state.get("state_dict_metadata"))
@@ -109,7 +115,7 @@ def describe_globals(parsed: Parsed, unpickler: SafeUnpickler) -> None:
     parsed.opaque_classes = tuple(sorted(f"{m}.{n}" for m, n in unpickler.unknown))
     if unpickler.dangerous:
         parsed.fault(
-            "unsafe-metadata",
+            FaultKind.UNSAFE_METADATA,
             f"it asks its reader to run {', '.join(unpickler.dangerous[:4])}; nothing was run",
         )
 
@@ -142,11 +148,11 @@ _NAMES: dict[type[Record], str] = {
 
 def _read_entries(parsed: Parsed, mapping: object) -> None:
     if not isinstance(mapping, dict):
-        parsed.fault("malformed-entry", "state_dict_metadata is not a mapping")
+        parsed.fault(FaultKind.MALFORMED_ENTRY, "state_dict_metadata is not a mapping")
         return
     for fqn, record in mapping.items():
         if not isinstance(fqn, str):
-            parsed.fault("malformed-entry", f"a key is a {type(fqn).__name__}, not a name")
+            parsed.fault(FaultKind.MALFORMED_ENTRY, f"a key is a {type(fqn).__name__}, not a name")
         elif isinstance(record, BytesRecord):
             parsed.entries[fqn] = ObjectEntry(fqn)
         elif isinstance(record, TensorRecord):
@@ -154,7 +160,7 @@ def _read_entries(parsed: Parsed, mapping: object) -> None:
         else:
             kind = record.label() if isinstance(record, Opaque) else type(record).__name__
             parsed.fault(
-                "malformed-entry", f"described by a {kind}, not as tensor or bytes", fqn=fqn
+                FaultKind.MALFORMED_ENTRY, f"described by a {kind}, not as tensor or bytes", fqn=fqn
             )
 
 
@@ -165,7 +171,7 @@ def _read_tensor(parsed: Parsed, fqn: str, record: TensorRecord) -> None:
     properties = state.get("properties") if isinstance(state, dict) else None
     if shape is None or not isinstance(chunks, list) or not sound_properties(properties):
         message = "its size, properties or list of chunks is not readable"
-        parsed.fault("malformed-entry", message, fqn=fqn)
+        parsed.fault(FaultKind.MALFORMED_ENTRY, message, fqn=fqn)
         return
     offsets, sizes = array("q"), array("q")
     count = 0
@@ -175,7 +181,7 @@ def _read_tensor(parsed: Parsed, fqn: str, record: TensorRecord) -> None:
         extent = _shape(fields.get("sizes")) if fields is not None else None
         if origin is None or extent is None or not len(origin) == len(extent) == len(shape):
             parsed.fault(
-                "malformed-entry",
+                FaultKind.MALFORMED_ENTRY,
                 f"one of its chunks does not fit a tensor of {len(shape)} dimensions",
                 fqn=fqn,
             )
@@ -194,7 +200,7 @@ def _read_tensor(parsed: Parsed, fqn: str, record: TensorRecord) -> None:
 
 def _read_storage(parsed: Parsed, mapping: object) -> None:
     if not isinstance(mapping, dict):
-        parsed.fault("malformed-entry", "storage_data is not a mapping")
+        parsed.fault(FaultKind.MALFORMED_ENTRY, "storage_data is not a mapping")
         return
     items = parsed.items
     transforms: dict[int, tuple[str, ...]] = {}
@@ -208,7 +214,7 @@ def _read_storage(parsed: Parsed, mapping: object) -> None:
             or set(key) - INDEX_FIELDS
             or not isinstance(key.get("index"), int | None)
         ):
-            parsed.fault("malformed-entry", "an entry of storage_data is not readable")
+            parsed.fault(FaultKind.MALFORMED_ENTRY, "an entry of storage_data is not readable")
             continue
         origin = key.get("offset")
         path, start, length = (place.get(k) for k in ("relative_path", "offset", "length"))
@@ -220,7 +226,7 @@ def _read_storage(parsed: Parsed, mapping: object) -> None:
             and 0 <= length < _WORD
             and (origin is None or _shape(origin) is not None)
         ):
-            parsed.fault("malformed-entry", "where its bytes lie is not readable", fqn=fqn)
+            parsed.fault(FaultKind.MALFORMED_ENTRY, "where its bytes lie is not readable", fqn=fqn)
             continue
         names = place.get("transform_descriptors")
         if names:
@@ -257,7 +263,9 @@ def read_rest(parsed: Parsed, state: Mapping[str, object], *, old_properties: bo
     if not isinstance(meta, StorageMetaRecord | None) or not isinstance(
         fields.get("checkpoint_id"), str | None
     ):
-        parsed.fault("malformed-entry", "what it says of the save it belongs to is not readable")
+        parsed.fault(
+            FaultKind.MALFORMED_ENTRY, "what it says of the save it belongs to is not readable"
+        )
     parsed.identity = SaveIdentity(
         _text(fields.get("save_id")),
         _text(fields.get("checkpoint_id")),

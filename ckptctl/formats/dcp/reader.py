@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from ckptctl.errors import NotFound
 from ckptctl.formats import base
@@ -18,10 +18,12 @@ from ckptctl.model.checkpoint import (
     Checkpoint,
     Entry,
     Fault,
+    FaultKind,
     File,
     Items,
     SaveIdentity,
     TensorEntry,
+    rank_of,
 )
 from ckptctl.model.finding import Location
 from ckptctl.model.geometry import Boxes, Shape
@@ -30,9 +32,11 @@ from ckptctl.storage import Store
 NAME = "dcp"
 METADATA = ".metadata"
 LEFTOVER = ".metadata.tmp"
+_BACKUP = ".metadata.bck"
+_SUFFIX = ".distcp"
 _RANK_METADATA = re.compile(r"__(\d+)\.metadata")
 _SHARD = re.compile(r".*__\d+_\d+\.distcp")
-COMPANIONS = ("common.pt", "metadata.json", "integrity.json", "meta.pt", ".metadata.bck")
+COMPANIONS = ("common.pt", "metadata.json", "integrity.json", "meta.pt", _BACKUP)
 
 
 def detect(names: Iterable[str]) -> bool:
@@ -87,17 +91,21 @@ def read(store: Store, path: str, files: Mapping[str, File] | None = None) -> Ch
     for name in sources:
         if not files[name].is_file:
             message = "a directory or a special file stands where the metadata should be"
-            faults.append(Fault("not-a-file", message, Location(file=name)))
+            faults.append(Fault(FaultKind.NOT_A_FILE, message, Location(file=name)))
             continue
         try:
             with store.open(f"{path}/{name}" if path else name) as reader:
                 parsed.append(parse_metadata(reader, name))
         except NotFound:
             faults.append(
-                Fault("missing-metadata", "it vanished while it was read", Location(file=name))
+                Fault(
+                    FaultKind.MISSING_METADATA, "it vanished while it was read", Location(file=name)
+                )
             )
     faults.extend(fault for one in parsed for fault in one.faults)
     readable = [one for one in parsed if one.readable]
+    if not readable and not faults:
+        faults.append(_nothing_to_read(files))
     return assemble(files, readable, faults)
 
 
@@ -116,6 +124,7 @@ def assemble(files: Mapping[str, File], parsed: list[Parsed], faults: list[Fault
         identity = SaveIdentity(
             None if local else own.save_id, own.checkpoint_id, own.torch_versions
         )
+    faults.extend(_faults_of_files(files, parsed, items))
     return Checkpoint(
         format=NAME,
         files=files,
@@ -127,8 +136,76 @@ def assemble(files: Mapping[str, File], parsed: list[Parsed], faults: list[Fault
         opaque_classes=tuple(sorted({name for one in parsed for name in one.opaque_classes})),
         faults=tuple(faults),
         replicated=local,
-        provisional=bool(parsed) and parsed[0].source == LEFTOVER,
     )
+
+
+def _nothing_to_read(files: Mapping[str, File]) -> Fault:
+    shards = sum(path.endswith(_SUFFIX) for path in files)
+    message = (
+        f"no .metadata, only {shards} shard files: the save never finished, or this is one "
+        "node's part of a checkpoint"
+        if shards
+        else "neither metadata nor shards: what is left of a checkpoint that was deleted, or "
+        "never written"
+    )
+    loss = "everything: nothing can be loaded without the metadata, which holds the names"
+    return Fault(FaultKind.MISSING_METADATA, message, Location(file=METADATA), loss)
+
+
+def _faults_of_files(
+    files: Mapping[str, File], parsed: list[Parsed], items: Items
+) -> Iterator[Fault]:
+    """Find what lies there beside what the metadata speaks of, and what should and does not."""
+    sources = {one.source for one in parsed}
+    if LEFTOVER in sources:
+        yield Fault(
+            FaultKind.UNCOMMITTED_METADATA,
+            "only .metadata.tmp is there: the save died, or is still running, between writing its "
+            "metadata and giving it its name; everything below was checked against the "
+            "temporary file",
+            Location(file=LEFTOVER),
+            remedy="if nothing else is found here and no save is running, `mv .metadata.tmp "
+            ".metadata` in {checkpoint} completes the save; otherwise choose another with "
+            "`ckptctl list {root}`",
+        )
+    used = set(items.paths)
+    for path, file in files.items() if parsed else ():
+        if path.endswith(_SUFFIX) and path not in used and file.size:
+            yield Fault(
+                FaultKind.UNREFERENCED_FILE,
+                f"{file.size} bytes that the metadata does not speak of: left over from an earlier "
+                "save into the same directory; loading ignores it",
+                Location(file=path, rank=rank_of(path)),
+            )
+    for name in (LEFTOVER, _BACKUP):
+        if name in files and name not in sources:
+            message = "left over from a save that did not finish"
+            yield Fault(FaultKind.LEFTOVER_FILE, message, Location(file=name))
+    shadowed = [name for name in files if name.startswith("__") and name.endswith(METADATA)]
+    if shadowed and METADATA in sources:
+        yield Fault(
+            FaultKind.LEFTOVER_FILE,
+            f"{len(shadowed)} rank-local metadata files lie beside .metadata, which is the one "
+            "that loading takes",
+            Location(file=shadowed[0]),
+        )
+    if sources and all(map(_RANK_METADATA.fullmatch, sources)):
+        yield from _missing_ranks(files, {rank_of_metadata(name) for name in sources})
+
+
+def _missing_ranks(files: Mapping[str, File], ranks: set[int]) -> Iterator[Fault]:
+    """Find ranks that saved on their own and of which no metadata is there."""
+    shards = {rank_of(path) for path in files if path.endswith(_SUFFIX)}
+    wanted = set(range(max(ranks) + 1)) | {rank for rank in shards if rank is not None}
+    for rank in sorted(wanted - ranks):
+        if f"__{rank}{METADATA}" not in files:  # else it is unreadable, which is said by itself
+            yield Fault(
+                FaultKind.MISSING_RANK,
+                f"the ranks saved each on its own, and rank {rank} left no metadata "
+                f"(there is metadata of {len(ranks)} ranks)",
+                Location(file=f"__{rank}{METADATA}", rank=rank),
+                f"everything that only rank {rank} held",
+            )
 
 
 def _merge_entries(parsed: list[Parsed]) -> tuple[dict[str, Entry], list[Fault]]:
@@ -144,14 +221,14 @@ def _merge_entries(parsed: list[Parsed]) -> tuple[dict[str, Entry], list[Fault]]
             if not isinstance(before, TensorEntry) or not isinstance(entry, TensorEntry):
                 if type(before) is not type(entry):
                     message = "a tensor on one rank and an object on another"
-                    faults.append(Fault("malformed-entry", message, where))
+                    faults.append(Fault(FaultKind.MALFORMED_ENTRY, message, where))
                 continue
             if (before.shape, before.dtype) != (entry.shape, entry.dtype):
                 message = (
                     f"{entry.dtype} {list(entry.shape)} here, but {before.dtype} "
                     f"{list(before.shape)} on another rank"
                 )
-                faults.append(Fault("malformed-entry", message, where))
+                faults.append(Fault(FaultKind.MALFORMED_ENTRY, message, where))
                 continue
             known: set[tuple[Shape, Shape]] = {(b.offsets, b.sizes) for b in before.boxes}
             new = [b for b in entry.boxes if (b.offsets, b.sizes) not in known]

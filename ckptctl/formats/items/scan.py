@@ -19,7 +19,7 @@ from ckptctl.formats.items.values import Scanner, scanner_of, values_of
 from ckptctl.formats.pickles.tensors import parse_tensor
 from ckptctl.formats.pickles.values import dangerous_names
 from ckptctl.formats.torch import zip as torchzip
-from ckptctl.model.checkpoint import Fault, Item
+from ckptctl.model.checkpoint import Fault, FaultKind, Item
 from ckptctl.model.finding import Location
 from ckptctl.model.observation import ItemSeen, Payload, RecordSeen
 from ckptctl.storage import Reader
@@ -164,7 +164,7 @@ def _see(
 
 def _fault(item: Item, message: str) -> Fault:
     where = Location(file=item.path, fqn=item.fqn, start=item.offset, stop=item.end)
-    return Fault("item-structure", message, where)
+    return Fault(FaultKind.ITEM_STRUCTURE, message, where)
 
 
 def _see_zip(
@@ -280,14 +280,14 @@ def _read_small(
             return parse_payload(small["data.pkl"])
         names = dangerous_names(small["data.pkl"])
     except UnsafeData as error:
-        faults.append(replace(_fault(item, str(error)), check="unsafe-item"))
+        faults.append(replace(_fault(item, str(error)), kind=FaultKind.UNSAFE_ITEM))
         return None
     except MalformedData as error:
         faults.append(_fault(item, str(error)))
         return None
     if names:
         message = f"it asks its reader to run {', '.join(names[:4])}; nothing was run"
-        faults.append(replace(_fault(item, message), check="unsafe-item"))
+        faults.append(replace(_fault(item, message), kind=FaultKind.UNSAFE_ITEM))
     return None
 
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from math import ldexp, prod
 from typing import TYPE_CHECKING
 
+from ckptctl.model.finding import Gap, GapKind
 from ckptctl.model.geometry import Shape
 from ckptctl.model.observation import Payload, ValuesSeen
 
@@ -258,13 +259,17 @@ def scanner_of(payload: Payload, record: str, *, big: bool) -> Scanner | None:
 def values_of(payload: Payload, scanner: Scanner | None, *, big: bool) -> ValuesSeen | None:
     """Say what was seen of a tensor's values, or why they were not; None if it has none to see."""
     if payload.kind != "plain":
-        return ValuesSeen(gap=f"layout of {payload.kind} is not interpreted")
+        return ValuesSeen(gap=_gap(f"layout of {payload.kind} is not interpreted"))
     if payload.dtype not in FORMATS:
         return None
     if not all(payload.shape):
         return ValuesSeen()
     if view_of(payload) is None:
-        return ValuesSeen(gap="scattered in a larger storage")
+        return ValuesSeen(gap=_gap("scattered in a larger storage"))
     if scanner is None or scanner.big != big:
-        return ValuesSeen(gap="their bytes come before what describes them")
-    return scanner.seen() or ValuesSeen(gap="their record is too short")
+        return ValuesSeen(gap=_gap("their bytes come before what describes them"))
+    return scanner.seen() or ValuesSeen(gap=Gap(GapKind.DAMAGED, "their record is too short"))
+
+
+def _gap(reason: str) -> Gap:
+    return Gap(GapKind.NOT_INTERPRETED, reason)

@@ -16,7 +16,16 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from ckptctl.errors import MalformedData, StorageError
-from ckptctl.model.checkpoint import Checkpoint, Entry, Fault, File, Items, Stored, TensorEntry
+from ckptctl.model.checkpoint import (
+    Checkpoint,
+    Entry,
+    Fault,
+    FaultKind,
+    File,
+    Items,
+    Stored,
+    TensorEntry,
+)
 from ckptctl.model.dtypes import ITEM_SIZE
 from ckptctl.model.finding import Location
 from ckptctl.model.geometry import Box, Boxes, Shape
@@ -173,7 +182,7 @@ def read(store: Store, path: str, files: Mapping[str, File]) -> Checkpoint:
             with store.open(f"{path}/{name}" if path else name) as reader:
                 headers[name] = read_header(reader)
         except MalformedData as error:
-            faults.append(Fault("unreadable-metadata", str(error), Location(file=name)))
+            faults.append(Fault(FaultKind.UNREADABLE_METADATA, str(error), Location(file=name)))
     faults.extend(_index_faults(store, path, files, headers))
     return _assemble(files, headers, faults)
 
@@ -196,7 +205,9 @@ def _assemble(
         first = found[0][1]
         if any((p.dtype, len(p.shape)) != (first.dtype, len(first.shape)) for _, p, _ in found):
             where = Location(file=found[1][0], fqn=fqn)
-            faults.append(Fault("malformed-entry", "its pieces are of several kinds", where))
+            faults.append(
+                Fault(FaultKind.MALFORMED_ENTRY, "its pieces are of several kinds", where)
+            )
             continue
         # the format does not record the whole shape: it is where the farthest pieces end
         ends = [[o + n for o, n in zip(at, p.shape, strict=True)] for _, p, at in found]
@@ -238,9 +249,9 @@ def _index_faults(
         if not isinstance(weights, dict):
             raise MalformedData("it has no weight_map")
     except MalformedData as error:
-        return [Fault("malformed-entry", str(error), where)]
+        return [Fault(FaultKind.MALFORMED_ENTRY, str(error), where)]
     except StorageError as error:
-        return [Fault("missing-metadata", str(error), where)]
+        return [Fault(FaultKind.MISSING_METADATA, str(error), where)]
     held = {one.name: file for file, header in headers.items() for one in header.tensors}
     faults = []
     for file in sorted({str(one) for one in weights.values()} - set(files)):
@@ -252,9 +263,13 @@ def _index_faults(
             if found
             else f"the index names it and it is not there; {lost} tensors are lost"
         )
-        faults.append(Fault("missing-file", text, Location(file=file)))
+        faults.append(Fault(FaultKind.MISSING_FILE, text, Location(file=file)))
     faults.extend(
-        Fault("missing-entry", f"{file} does not hold it, as the index says", Location(fqn=fqn))
+        Fault(
+            FaultKind.MISSING_ENTRY,
+            f"{file} does not hold it, as the index says",
+            Location(fqn=fqn),
+        )
         for fqn, file in weights.items()
         if file in headers and held.get(fqn) is None
     )

@@ -20,6 +20,7 @@ from ckptctl.model.checkpoint import (
     Checkpoint,
     Entry,
     Fault,
+    FaultKind,
     File,
     Items,
     ObjectEntry,
@@ -53,7 +54,7 @@ def read(reader: Reader, file: File) -> Checkpoint:
     try:
         return _read(reader, file)
     except MalformedData as error:
-        fault = Fault("unreadable-metadata", str(error), Location(file=file.path))
+        fault = Fault(FaultKind.UNREADABLE_METADATA, str(error), Location(file=file.path))
         return Checkpoint(NAME, {file.path: file}, faults=(fault,))
 
 

@@ -11,7 +11,15 @@ from ckptctl.completeness.classifier import NAMES, Classifier
 from ckptctl.errors import CkptctlError, MalformedData, NothingThere, StorageError
 from ckptctl.formats.dcp import reader as dcp
 from ckptctl.formats.items.scan import scan_items
-from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item, ObjectEntry, TensorEntry, rank_of
+from ckptctl.model.checkpoint import (
+    BoxIndex,
+    Checkpoint,
+    FaultKind,
+    Item,
+    ObjectEntry,
+    TensorEntry,
+    rank_of,
+)
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Box, Shape
 from ckptctl.operations.content.value import read_value
@@ -135,7 +143,9 @@ class Viewer:
         self.checkpoint: Checkpoint = dcp.read(store, place.path)
         if not self.checkpoint.readable:
             faults = "; ".join(
-                f"{fault.where.file}: {fault.message}" for fault in self.checkpoint.faults
+                f"{fault.where.file}: {fault.message}"
+                for fault in self.checkpoint.problems
+                if fault.kind is not FaultKind.MISSING_METADATA
             )
             raise _unreadable(store.url, faults)
         self._classes = Classifier(self.checkpoint)
@@ -164,7 +174,7 @@ class Viewer:
             optimizer_steps=steps,
             components=tuple(self._components()),
             ranks=tuple(self._ranks()),
-            problems=(*(fault.message for fault in checkpoint.faults), *problems),
+            problems=(*(fault.message for fault in checkpoint.problems), *problems),
         )
 
     def _components(self) -> Iterator[Component]:

@@ -30,8 +30,8 @@ class Opened:
 
     @property
     def serious(self) -> tuple[Fault, ...]:
-        """What is wrong with its metadata, apart from classes that are merely unknown."""
-        return tuple(f for f in self.checkpoint.faults if f.check != "unknown-class")
+        """What is wrong with its metadata."""
+        return self.checkpoint.problems
 
 
 def open_tensors(url: str) -> Opened:

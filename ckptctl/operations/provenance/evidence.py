@@ -6,7 +6,7 @@ from ckptctl import protocol
 from ckptctl.checks import Context
 from ckptctl.checks.provenance import COMPARING
 from ckptctl.errors import MalformedData, StorageError
-from ckptctl.model.finding import Coverage, Stage
+from ckptctl.model.finding import Coverage, Gap, GapKind, Stage
 from ckptctl.model.manifest import RECEIPTS, Receipt
 from ckptctl.operations.find import Place
 from ckptctl.operations.provenance.collect import Collection, Plan
@@ -33,7 +33,7 @@ def gather(
 
     ``step`` is the declared one where it is neither the manifest's nor in the directory's name.
     """
-    gaps: list[str] = []
+    gaps: list[Gap] = []
     manifest = context.seal.manifest
     declared = manifest.step if manifest is not None and manifest.step is not None else step
     named, by_name = named_part(store, place)
@@ -56,14 +56,14 @@ def gather(
     )
 
 
-def _receipts(store: Store, place: Place, context: Context, gaps: list[str]) -> list[Receipt]:
+def _receipts(store: Store, place: Place, context: Context, gaps: list[Gap]) -> list[Receipt]:
     paths = [p for p in context.checkpoint.files if p.startswith(f"{RECEIPTS}/rank-")]
     try:
         return protocol.read_receipts(store, place.path, paths[:_MOST_RECEIPTS])
     except MalformedData as error:
-        gaps.append(f"a receipt is damaged: {error}")
+        gaps.append(Gap(GapKind.DAMAGED, f"a receipt is damaged: {error}", len(paths)))
     except StorageError as error:
-        gaps.append(f"a receipt could not be read: {error}")
+        gaps.append(Gap(GapKind.UNREAD, f"a receipt could not be read: {error}", len(paths)))
     return []
 
 
@@ -73,18 +73,24 @@ def coverage_of(context: Context) -> list[Coverage]:
     files = identity.standings
     silent = identity.of(Source.NONE)
     verb = "is" if len(silent) == 1 else "are"
-    gap = f"nothing says which step {_listed(silent)} {verb} of"
-    gaps = [(gap, len(silent))] if silent else []
+    reason = f"nothing says which step {_listed(silent)} {verb} of"
+    gaps = [Gap(GapKind.SILENT, reason, len(silent))] if silent else []
     rows = [
         Coverage(Stage.IDENTITY, "files", len(files) - len(silent), len(files), gaps=tuple(gaps))
     ]
     found = context.evidence.neighbours
     if found:
         bad = [
-            (f"{one.name} could not be compared: {one.problem}", 1) for one in found if one.problem
+            Gap(GapKind.NOT_COMPARED, f"{one.name} could not be compared: {one.problem}")
+            for one in found
+            if one.problem
         ]
         done = len(found) - len(bad)
         rows.append(Coverage(Stage.IDENTITY, "neighbours", done, len(found), gaps=tuple(bad)))
+    unread = context.evidence.gaps
+    if unread:
+        total = sum(gap.count for gap in unread)
+        rows.append(Coverage(Stage.IDENTITY, "receipts", 0, total, gaps=unread))
     return rows
 
 

@@ -261,11 +261,10 @@ def _digests(
         findings.extend(done.report.findings)
         if done.problem:
             raise StorageError(f"{place.path}: {done.problem}; nothing was changed")
-        unread = [
-            r for row in done.report.coverage for r, _ in row.gaps if r.startswith("could not")
-        ]
+        unread = [g for row in done.report.coverage for g in row.gaps if g.kind.unfinished]
         if unread:
-            raise Refused(f"{place.path}: {done.unit.path}: {unread[0]}; nothing was changed")
+            why = unread[0].reason
+            raise Refused(f"{place.path}: {done.unit.path}: {why}; nothing was changed")
         digests[done.unit.path] = (done.unit.size, done.digest)
         collected.add(done.gleaned)
     _refuse_findings(place, findings, context.checkpoint)

@@ -15,7 +15,7 @@ from ckptctl.errors import (
     StorageError,
     UsageError,
 )
-from ckptctl.model.finding import Report, Stage
+from ckptctl.model.finding import Gap, Report, Stage
 from ckptctl.model.manifest import LATEST, MANIFEST, Manifest, PointerRevision
 from ckptctl.operations.find import Place, find
 from ckptctl.operations.progress import Progress
@@ -40,7 +40,7 @@ class Promoted:
     moved: bool = True
     dry_run: bool = False
     courtesy: str = ""
-    values_unseen: tuple[tuple[str, int], ...] = ()
+    values_unseen: tuple[Gap, ...] = ()
 
 
 def promote(

@@ -6,7 +6,7 @@ from ckptctl.checks import Context
 from ckptctl.completeness.audit import Audit, Wanted
 from ckptctl.completeness.auditor import Auditor
 from ckptctl.errors import MalformedData, StorageError
-from ckptctl.model.finding import Coverage, Stage
+from ckptctl.model.finding import Coverage, Gap, GapKind, Stage
 from ckptctl.operations.content.value import read_value
 from ckptctl.storage import Store
 
@@ -33,7 +33,7 @@ def audit_into(context: Context, store: Store, base: str, wanted: Wanted) -> lis
 def coverage_of(audit: Audit) -> Coverage:
     """Say how many keys are understood."""
     reason = "not recognised, `--map 'KEY=COMPONENT'` says what they are"
-    gaps = ((reason, audit.unknown),) if audit.unknown else ()
+    gaps = (Gap(GapKind.UNKNOWN, reason, audit.unknown),) if audit.unknown else ()
     return Coverage(Stage.AUDIT, "keys", audit.keys - audit.unknown, audit.keys, gaps=gaps)
 
 

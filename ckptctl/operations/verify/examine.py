@@ -11,15 +11,17 @@ from ckptctl.checks import ITEM_CHECKS, Context
 from ckptctl.errors import StorageError
 from ckptctl.formats.items.scan import block_of, scan_items
 from ckptctl.hashing import Hasher
-from ckptctl.model.checkpoint import Fault, Item, ObjectEntry, TensorEntry, rank_of
+from ckptctl.model.checkpoint import Fault, FaultKind, Item, ObjectEntry, TensorEntry, rank_of
 from ckptctl.model.dtypes import item_size
-from ckptctl.model.finding import Coverage, Finding, Location, Report, Severity, Stage
+from ckptctl.model.finding import Coverage, Finding, Gap, GapKind, Location, Report, Severity, Stage
 from ckptctl.model.observation import ItemSeen, ValuesSeen
 from ckptctl.operations.progress import Progress, Silent
 from ckptctl.operations.provenance.collect import Catcher, Gleaned, Plan
-from ckptctl.operations.verify.units import UNFINISHED_PREFIX, Options, Tally, Unit
+from ckptctl.operations.verify.units import Options, Tally, Unit, unread
 from ckptctl.operations.verify.values import UnitValues, unconfirmed
 from ckptctl.storage import Reader, Store
+
+_UNSTABLE = Gap(GapKind.UNSTABLE, "two reads of them differ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class Examiner:
                     gleaner.add(seen)
             digest = hasher.text() if hasher is not None else ""
             faults = self._compare(unit, digest)
-            if any(fault.check == "altered-file" for fault in faults):
+            if any(fault.kind is FaultKind.ALTERED_FILE for fault in faults):
                 findings.clear()  # its items are looked at once more, with their CRCs
             with self._lock:
                 values.hand_over(faults)
@@ -169,8 +171,8 @@ class Examiner:
             return seen, found
         first = found[0].message if found else "numbers that are not finite"
         message = f"a first read gave: {first}; a second read gave something else"
-        fault = Fault("unstable-read", message)
-        unsure = replace(seen, values=ValuesSeen(gap="two reads of them differ"))
+        fault = Fault(FaultKind.UNSTABLE_READ, message)
+        unsure = replace(seen, values=ValuesSeen(gap=_UNSTABLE))
         return unsure, self._ask(replace(again, faults=(fault,)))
 
     def _hash(self, unit: Unit) -> Done:
@@ -181,8 +183,7 @@ class Examiner:
             digest = self._digest(unit, catcher)
             faults = self._compare(unit, digest)
         except StorageError as error:
-            gap = ((UNFINISHED_PREFIX + str(error), 1),)
-            row = Coverage(Stage.CONTENT, "files", 0, 1, 0, gap)
+            row = Coverage(Stage.CONTENT, "files", 0, 1, gaps=(unread(str(error)),))
             return Done(unit, Report.of(coverage=[row]), problem=str(error))
         row = Coverage(Stage.CONTENT, "files", 1, 1, unit.size)
         gleaned = None
@@ -228,5 +229,7 @@ def _accusation(unit: Unit, first: str, second: str) -> Fault:
     where = Location(file=unit.path, rank=rank_of(unit.path))
     if first != second:
         message = f"two reads gave {first} and {second}; the manifest promises {unit.expected}"
-        return Fault("unstable-file", message, where)
-    return Fault("altered-file", f"{first}, and the manifest promises {unit.expected}", where)
+        return Fault(FaultKind.UNSTABLE_FILE, message, where)
+    return Fault(
+        FaultKind.ALTERED_FILE, f"{first}, and the manifest promises {unit.expected}", where
+    )

@@ -11,13 +11,11 @@ from ckptctl.checks import Context
 from ckptctl.completeness.audit import Wanted
 from ckptctl.hashing import algorithm_of
 from ckptctl.model.checkpoint import Item
-from ckptctl.model.finding import Coverage, Severity, Stage
+from ckptctl.model.finding import Coverage, Gap, GapKind, Severity, Stage, united
 from ckptctl.model.observation import ItemSeen
 
 _UNIT = 64 << 20
-_NO_CRC = "no CRC recorded"
-UNFINISHED_PREFIX = "could not be read: "
-"""How the reason of a gap begins that makes a verification unfinished."""
+_NO_CRC = Gap(GapKind.NO_CRC, "no CRC recorded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,43 +141,41 @@ class Tally:
     def __init__(self, unit: Unit, options: Options) -> None:
         self._unit, self._options = unit, options
         self._items = self._records = self._checked = self._bytes = 0
-        self._item_gaps: dict[str, int] = {}
-        self._content_gaps: dict[str, int] = {}
+        self._item_gaps: list[Gap] = []
+        self._content_gaps: list[Gap] = []
 
     def add(self, seen: ItemSeen) -> None:
         """Count one item."""
         self._bytes += seen.bytes_read
         if seen.unread:
-            prefix = UNFINISHED_PREFIX if self._unit.content else ""
-            _count(self._item_gaps, prefix + seen.unread)
+            content = self._unit.content
+            gap = unread(seen.unread) if content else Gap(GapKind.LEFT_OUT, seen.unread)
+            self._item_gaps.append(gap)
             return
         self._items += 1
         if seen.payload is not None and seen.payload.kind != "plain":
-            _count(self._item_gaps, f"layout of {seen.payload.kind} is not interpreted")
+            reason = f"layout of {seen.payload.kind} is not interpreted"
+            self._item_gaps.append(Gap(GapKind.NOT_INTERPRETED, reason))
         for record in seen.records:
             self._records += 1
             if not record.recorded:
-                _count(self._content_gaps, _NO_CRC)
+                self._content_gaps.append(_NO_CRC)
             elif record.computed is not None:
                 self._checked += 1
             else:
-                _count(self._content_gaps, left_out(self._options))
+                self._content_gaps.append(left_out(self._options))
 
     def coverage(self, problem: str) -> list[Coverage]:
         """Return the rows of both stages."""
         total = len(self._unit.items)
-        missing = (
-            total
-            - self._items
-            - sum(n for reason, n in self._item_gaps.items() if not reason.startswith("layout of"))
-        )
+        # an item whose layout is not interpreted was looked at all the same
+        skipped = sum(gap.kind is not GapKind.NOT_INTERPRETED for gap in self._item_gaps)
+        missing = total - self._items - skipped
         if missing and problem:
-            _count(self._item_gaps, UNFINISHED_PREFIX + problem, missing)
-        items = Coverage(
-            Stage.ITEMS, "items", self._items, total, gaps=tuple(self._item_gaps.items())
-        )
+            self._item_gaps.append(unread(problem, missing))
+        items = Coverage(Stage.ITEMS, "items", self._items, total, gaps=united(self._item_gaps))
         if self._unit.expected:  # the digest of the file says more than CRCs
-            gaps = ((UNFINISHED_PREFIX + problem, 1),) if problem else ()
+            gaps = (unread(problem),) if problem else ()
             hashed = 0 if problem else 1
             return [items, Coverage(Stage.CONTENT, "files", hashed, 1, self._bytes, gaps)]
         return [
@@ -190,17 +186,17 @@ class Tally:
                 self._checked,
                 self._records,
                 self._bytes,
-                tuple(self._content_gaps.items()),
+                united(self._content_gaps),
             ),
         ]
 
 
-def left_out(options: Options) -> str:
+def left_out(options: Options) -> Gap:
     """Say why the content of an item was not read."""
-    if options.quick:
-        return "left out by --quick"
-    return "outside the sample" if options.sample is not None else "outside the part"
+    reason = "outside the sample" if options.sample is not None else "outside the part"
+    return Gap(GapKind.LEFT_OUT, "left out by --quick" if options.quick else reason)
 
 
-def _count(gaps: dict[str, int], reason: str, number: int = 1) -> None:
-    gaps[reason] = gaps.get(reason, 0) + number
+def unread(problem: str, count: int = 1) -> Gap:
+    """Say that the storage did not give what was asked of it: the verification is unfinished."""
+    return Gap(GapKind.UNREAD, f"could not be read: {problem}", count)

@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ckptctl.checks import Context
-from ckptctl.model.checkpoint import Fault, Item, TensorEntry
+from ckptctl.model.checkpoint import Fault, FaultKind, Item, TensorEntry
 from ckptctl.model.dtypes import FLOATING, NAMES
-from ckptctl.model.finding import Coverage, Stage
+from ckptctl.model.finding import Coverage, Gap, GapKind, Stage, united
 from ckptctl.model.observation import ItemSeen, ValuesSeen
 from ckptctl.model.tensor_values import TensorValues
 from ckptctl.operations.verify.units import Options, Unit, hashing_units, left_out, units_of
 
-_DAMAGED = "their bytes are damaged"
-_UNSTABLE = "two reads of their file differ"
-_NEVER_SEEN = "their bytes are not there or could not be read"
-_ASTRAY = "the metadata does not place them one behind the other"
+_DAMAGED = Gap(GapKind.DAMAGED, "their bytes are damaged")
+_UNSTABLE = Gap(GapKind.UNSTABLE, "two reads of their file differ")
+_NEVER_SEEN = Gap(GapKind.ABSENT, "their bytes are not there or could not be read")
+_ASTRAY = Gap(GapKind.COVERED, "the metadata does not place them one behind the other")
 
 
 def prepare(context: Context) -> None:
@@ -44,17 +44,20 @@ class UnitValues:
             self._seen.append((seen.item, self._judged(seen, bad=bad)))
 
     def _judged(self, seen: ItemSeen, *, bad: bool) -> ValuesSeen:
-        gap = ""
-        if seen.unread or not self._content:
-            gap = seen.unread or left_out(self._options)
-        elif seen.values is not None and seen.values.gap:
+        gap: Gap | None = None
+        if not self._content:
+            gap = left_out(self._options)
+        elif seen.unread:
+            gap = Gap(GapKind.UNREAD, seen.unread)
+        elif seen.values is not None and seen.values.gap is not None:
             return seen.values
         elif bad or seen.payload is None:
             gap = _DAMAGED
         elif seen.values is not None:
             return seen.values
         elif seen.payload.dtype not in NAMES:
-            gap = f"dtype {seen.payload.dtype} is not interpreted"
+            reason = f"dtype {seen.payload.dtype} is not interpreted"
+            gap = Gap(GapKind.NOT_INTERPRETED, reason)
         return ValuesSeen(gap=gap)
 
     def hand_over(self, faults: Iterable[Fault]) -> None:
@@ -62,12 +65,12 @@ class UnitValues:
 
         A file that was altered is looked at once more, item by item, and then tells its values.
         """
-        checks = {fault.check for fault in faults}
-        if "altered-file" in checks:
+        kinds = {fault.kind for fault in faults}
+        if FaultKind.ALTERED_FILE in kinds:
             return
         for item, seen in self._seen:
             values = self._context.values[item.fqn]
-            if checks:
+            if kinds:
                 values.skip(_UNSTABLE)
             else:
                 values.add(item, self._context.boxes, seen)
@@ -112,22 +115,17 @@ def sealed_units(context: Context, options: Options) -> tuple[list[Unit], list[C
     astray = sum(len(items[unit.path]) for unit in units if unit.path in items and not unit.items)
     rows = []
     if astray:
-        gap = ("covered by file digests", astray)
+        gap = Gap(GapKind.COVERED, "covered by file digests", astray)
         rows.append(Coverage(Stage.ITEMS, "items", 0, astray, gaps=(gap,)))
     return units + [unit for unit in loose if unit.path not in paths], rows
 
 
 def coverage(context: Context) -> Coverage:
     """Say of how many tensors all values were looked at, and why not of the others."""
-    gaps: Counter[str] = Counter()
-    for values in context.values.values():
-        if not values.whole:
-            gaps[min(values.gaps, default=_NEVER_SEEN)] += 1
     total = len(context.values)
-    return Coverage(
-        Stage.VALUES,
-        "float tensors",
-        total - gaps.total(),
-        total,
-        gaps=tuple(sorted(gaps.items())),
-    )
+    gaps = [
+        min(one.gaps, key=lambda gap: gap.reason, default=_NEVER_SEEN)
+        for one in context.values.values()
+        if not one.whole
+    ]
+    return Coverage(Stage.VALUES, "float tensors", total - len(gaps), total, gaps=united(gaps))

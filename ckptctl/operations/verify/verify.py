@@ -18,8 +18,8 @@ from ckptctl.checks import (
 from ckptctl.completeness.audit import Audit
 from ckptctl.errors import StorageError
 from ckptctl.formats.dcp import reader as dcp
-from ckptctl.model.checkpoint import TensorEntry
-from ckptctl.model.finding import Coverage, Finding, Report, Severity, Stage
+from ckptctl.model.checkpoint import FaultKind, TensorEntry
+from ckptctl.model.finding import Coverage, Finding, Gap, GapKind, Report, Severity, Stage
 from ckptctl.model.seal import Seal
 from ckptctl.model.verdict import Verdict
 from ckptctl.operations.find import Place, address, not_read
@@ -30,10 +30,10 @@ from ckptctl.operations.verify import values as valuing
 from ckptctl.operations.verify.audit import audit_into
 from ckptctl.operations.verify.examine import Examiner
 from ckptctl.operations.verify.units import (
-    UNFINISHED_PREFIX,
     Options,
     Unit,
     hashing_units,
+    left_out,
     units_of,
 )
 from ckptctl.protocol import read_pointer, read_seal
@@ -121,7 +121,9 @@ def verify(
         problem = problem or done.problem
         collected.add(done.gleaned)
         context.content_faults.extend(done.faults)
-        accused.extend(done.unit.path for fault in done.faults if fault.check == "altered-file")
+        accused.extend(
+            done.unit.path for fault in done.faults if fault.kind is FaultKind.ALTERED_FILE
+        )
     if accused:
         suspects = [
             u for u in units_of(context, replace(options, quick=False)) if u.path in accused
@@ -188,9 +190,9 @@ def _plan(context: Context, options: Options) -> tuple[list[Unit], Report]:
         return hashing_units(context), Report.of(coverage=[_covered(context, "by file digests")])
     units = hashing_units(context, largest=SMALL_FILE)
     promised = len(context.seal.manifest.files) if context.seal.manifest else 0
-    left_out = promised - len(units)
-    gap = ("left out by --quick", left_out)
-    rows = [Coverage(Stage.CONTENT, "files", 0, left_out, gaps=(gap,))] if left_out else []
+    omitted = promised - len(units)
+    gap = replace(left_out(options), count=omitted)
+    rows = [Coverage(Stage.CONTENT, "files", 0, omitted, gaps=(gap,))] if omitted else []
     if options.sizes_only:
         return units, Report.of(coverage=[*rows, _covered(context, "by sizes in the manifest")])
     return units + units_of(context, options), Report.of(coverage=rows)
@@ -202,9 +204,8 @@ def _covered(context: Context, how: str) -> Coverage:
     for path, size in context.present.items():
         indices = context.layouts[path].indices
         count += sum(items.offsets[i] + items.lengths[i] <= size for i in indices)
-    return Coverage(
-        Stage.ITEMS, "items", 0, count, gaps=((f"covered {how}", count),) if count else ()
-    )
+    gaps = (Gap(GapKind.COVERED, f"covered {how}", count),) if count else ()
+    return Coverage(Stage.ITEMS, "items", 0, count, gaps=gaps)
 
 
 def _ask(checks: Iterable[Check[None]], context: Context, options: Options) -> list[Finding]:
@@ -220,9 +221,7 @@ def _verdict(report: Report, options: Options, problem: str, *, sealed: bool) ->
     worst = report.worst()
     if worst is not None and worst >= options.fail_on:
         return Verdict.FINDINGS
-    if problem or any(
-        reason.startswith(UNFINISHED_PREFIX) for row in report.coverage for reason, _ in row.gaps
-    ):
+    if problem or any(gap.kind.unfinished for row in report.coverage for gap in row.gaps):
         return Verdict.UNFINISHED
     if any(f.check in _OF_IDENTITY and f.severity is Severity.WARNING for f in report.findings):
         return Verdict.SUSPECT
@@ -277,7 +276,7 @@ def _audit(
     rows = audit_into(context, store, place.path, options.wanted)
     if any(finding.check in PARTLY_READ for finding in structure.findings):
         total = sum(row.total for row in rows)
-        gaps = (("the metadata is not whole", total),)
+        gaps = (Gap(GapKind.DAMAGED, "the metadata is not whole", total),)
         return Report.of(coverage=[Coverage(Stage.AUDIT, "keys", 0, total, gaps=gaps)])
     return Report.of(_ask(AUDIT_CHECKS, context, options), rows)
 
@@ -291,4 +290,5 @@ def _unreachable(context: Context) -> list[Coverage]:
         count += sum(items.offsets[i] + items.lengths[i] > size for i in layout.indices)
     if not count:
         return []
-    return [Coverage(Stage.ITEMS, "items", 0, count, gaps=(("their bytes are not there", count),))]
+    gaps = (Gap(GapKind.ABSENT, "their bytes are not there", count),)
+    return [Coverage(Stage.ITEMS, "items", 0, count, gaps=gaps)]
