@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from ckptctl.errors import NotFound, StorageError
+from ckptctl.errors import NotFound, Refused, StorageError
 from ckptctl.model.checkpoint import Checkpoint, File
 from ckptctl.model.commit_state import State
 from ckptctl.model.names import CheckpointName, parse_name
@@ -55,12 +55,18 @@ class Sure(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Folder:
-    """One directory as a layout sees it; listings and peeks are made once and remembered."""
+    """One directory as a layout sees it; listings and peeks are made once and remembered.
+
+    ``name`` is read beside its siblings, ``beside`` are the names of all of them. ``asked`` is the
+    file in it that a user named, if that is what is looked for.
+    """
 
     store: Store
     path: str
     name: CheckpointName
     entries: tuple[Entry, ...]
+    beside: frozenset[str] = frozenset()
+    asked: str = ""
     _below: MutableMapping[str, Folder | None] = field(default_factory=dict)
     _peeks: MutableMapping[str, bytes | None] = field(default_factory=dict)
 
@@ -79,6 +85,27 @@ class Folder:
         """All names in it."""
         return self.files | self.folders
 
+    @cached_property
+    def named(self) -> Mapping[str, CheckpointName]:
+        """What the names in it say, each beside its siblings of the same kind."""
+        found = [*steps_of(sorted(self.folders)), *steps_of(sorted(self.files))]
+        return {one.text: one for one in found}
+
+    @cached_property
+    def checkpoints(self) -> frozenset[str]:
+        """Names of the directories in it that trainers give to checkpoints."""
+        return frozenset(name for name in self.folders if self.named[name].recognised)
+
+    @cached_property
+    def own_files(self) -> frozenset[str]:
+        """Names of files in it, without links to others that lie beside them."""
+        return frozenset(
+            one.name
+            for one in self.entries
+            if one.kind == "file"
+            and (one.target is None or one.target.removeprefix("./") not in self.names)
+        )
+
     def join(self, name: str) -> str:
         """Return the path of something in it, relative to the store's root."""
         return f"{self.path}/{name}" if self.path else name
@@ -90,7 +117,8 @@ class Folder:
             if name in self.folders:
                 try:
                     entries = tuple(self.store.entries(self.join(name)))
-                    found = Folder(self.store, self.join(name), parse_name(name), entries)
+                    own = self.named[name]
+                    found = Folder(self.store, self.join(name), own, entries, self.names)
                 except StorageError:
                     found = None
             self._below[name] = found
@@ -197,9 +225,9 @@ class Layout(Protocol):
         """Read what listing and metadata say; damage becomes faults of the checkpoint.
 
         ``files`` are relative to ``base``. Raises ``StorageError`` only where the storage does not
-        answer.
+        answer, and ``Refused`` where the layout is not read at all.
         """
-        raise NotImplementedError
+        raise Refused(f"the contents of {self.title} checkpoints are not read yet")
 
     def files(
         self, store: Store, base: str, members: Iterable[str] | None = None

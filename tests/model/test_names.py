@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptctl.model.components import component_of, elements, optimizer_state_of
-from ckptctl.model.names import parse_name
+from ckptctl.model.names import parse_name, steps_of
 
 NAMES = {
     # name: (step, epoch, staging)
@@ -98,6 +98,125 @@ def test_any_text_is_a_name(text: str) -> None:
 def test_a_step_is_read_back(step: int, form: str) -> None:
     assert parse_name(form.format(step)).step == step
     assert parse_name(form.format(step) + ".tmp").step == step
+
+
+FORMS = {
+    # form of siblings' names: whether one of them alone tells its step
+    "train_step_{}": True,
+    "policy_ver_{}": False,
+    "step{}-unsharded": True,
+    "model_{}": False,
+    "step_{}k": True,
+    "update-{}": True,
+    "{}_steps": True,
+    "{}-step": True,
+    "run7_step_{}": True,
+    "run7_{}": False,
+    "checkpoint_step_{}": True,
+    "iter-{}-ckpt": True,
+    "iter-{}-ckpt.pth": True,
+    "step_{}": True,
+    "Step_{}": True,
+    "model_{:06d}.pt": False,
+    "model{:06d}.pt": False,
+    "ckpt_{}_legacy.pt": False,
+    "checkpoint_1_{}.pt": False,
+    "ba{}": True,
+    "ep3-ba{}": True,
+    "global_step{}_universal": True,
+    "model-7b-step{}": True,
+    "model-7b-{}": False,
+    "model-step={}-consumed_samples=64.0-last": True,
+    "epoch=1-step={}-v1.ckpt": True,
+    "lora-{:08d}.safetensors": False,
+    "acc_0.93_{}.pt": False,
+    "iter_{:07d}_0_local.pt": True,
+    "{}": True,
+    "checkpoint-{}": True,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_step_is_the_number_in_which_siblings_differ(form: str) -> None:
+    steps = [1000, 900, 99]
+    found = steps_of([form.format(step) for step in steps])
+    assert [one.step for one in found] == steps
+    assert [one.text for one in found] == [form.format(step) for step in steps]
+    (alone,) = steps_of([form.format(900)])
+    assert alone.step == (900 if FORMS[form] else None)
+
+
+NO_STEPS = {
+    "ranks": ("state_rank_0.pt", "state_rank_1.pt"),
+    "parts": ("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors"),
+    "backups": ("step-88.bak", "step-99.bak"),
+    "old ones": ("step-88-old", "step-99-old"),
+    "copies": ("step-88 copy", "step-99 copy"),
+    "sizes": ("model-7b", "model-13b"),
+    "versions": ("exp_v1", "exp_v2"),
+    "dates": ("run-20261129", "run-20261130"),
+    "seeds": ("seed_1", "seed_2"),
+    "where it came from": ("tuned_from_step100", "tuned_from_step200"),
+    "losses": ("best-0.25.pt", "best-0.31.pt"),
+    "a grid": ("x_1_1", "x_1_2", "x_2_1", "x_2_2"),
+    "words": ("release", "last", "logs"),
+    "text of terminals": ("\x1b[31mrun_5", "\x1b[31mrun_6"),
+    "more digits than a number has": ("x_" + "9" * 40, "x_" + "8" * 40),
+}
+
+
+@pytest.mark.parametrize("case", NO_STEPS)
+def test_numbers_that_are_no_steps(case: str) -> None:
+    assert [one.step for one in steps_of(NO_STEPS[case])] == [None] * len(NO_STEPS[case])
+
+
+def test_epochs_are_told_from_steps() -> None:
+    names = ["checkpoint_1_500.pt", "checkpoint_1_1000.pt", "checkpoint_2_1500.pt"]
+    assert [one.step for one in steps_of(names)] == [500, 1000, 1500]
+    found = steps_of(["model-epoch3-iter900", "model-epoch4-iter1000", "model-epoch5"])
+    assert [(one.step, one.epoch) for one in found] == [(900, 3), (1000, 4), (None, 5)]
+
+
+def test_a_name_marked_as_unfinished_has_the_step_of_its_kind() -> None:
+    found = steps_of(["policy_900", "policy_1000", "policy_1000.tmp", "tmp_policy_1100"])
+    assert [(one.step, one.staging) for one in found] == [
+        (900, False),
+        (1000, False),
+        (1000, True),
+        (1100, True),
+    ]
+
+
+def test_siblings_of_another_kind_do_not_matter() -> None:
+    found = steps_of(["policy_900", "value_900", "policy_1000", "logs_1"])
+    assert [one.step for one in found] == [900, None, 1000, None]
+
+
+@given(st.lists(st.text(max_size=20), max_size=6))
+def test_siblings_may_have_any_names(names: list[str]) -> None:
+    found = steps_of(names)
+    assert [one.text for one in found] == names
+    assert all(one.step is None or one.step >= 0 for one in found)
+
+
+@given(
+    st.lists(st.integers(0, 10**15), min_size=2, max_size=8, unique=True),
+    st.sampled_from(sorted(set(FORMS) - {"model-7b-{}", "acc_0.93_{}.pt", "run7_{}"})),
+)
+def test_steps_of_siblings_are_read_back(steps: list[int], form: str) -> None:
+    if form == "checkpoint_1_{}.pt" and max(steps) < 1:
+        return
+    found = steps_of([form.format(step) for step in steps])
+    dated = any(19_000_000 <= step < 21 * 10**12 for step in steps)
+    assert dated or [one.step for one in found] == steps
+
+
+@given(st.lists(st.sampled_from(sorted(NAMES)), unique=True))
+def test_what_a_name_says_by_itself_stays(names: list[str]) -> None:
+    for one in steps_of(names):
+        alone = parse_name(one.text)
+        assert alone.step in (None, one.step)
+        assert (alone.epoch, alone.staging) == (one.epoch, one.staging)
 
 
 COMPONENTS = {

@@ -1,0 +1,165 @@
+"""Hugging Face: directories of the Trainer (``checkpoint-N``) and of accelerate (``checkpoint_N``).
+
+Weights as safetensors or ``.bin``, whole or as an adapter's; optimizer, scheduler and random states
+as ``torch.save`` files. With FSDP's sharded states the model and the optimizer are DCP directories,
+and such checkpoints are read whole. With DeepSpeed a tag's directory lies inside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, StepKind, Sure
+from ckptctl.formats.claims import directory, missing, missing_of_sets, numbered
+from ckptctl.formats.dcp.composite import Composite, Part
+from ckptctl.model.checkpoint import File
+
+_STATE = "trainer_state.json"
+_RNG = re.compile(r"rng_state_(\d{1,9})\.pth")
+_RANDOM = re.compile(r"random_states_(\d{1,9})\.pkl")
+_LOCAL = re.compile(r"pytorch_model_fsdp(?:_\d+)?_rank(\d{1,9})\.bin")
+_FSDP_MODEL = re.compile(r"pytorch_model_fsdp_\d+")
+_FSDP_OPTIMIZER = re.compile(r"optimizer_\d+")
+_WEIGHTS = re.compile(
+    r"(?:model|adapter_model|pytorch_model)(?:_\d+)?(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
+    r"|pytorch_model_fsdp.*\.bin|(?:tf_model|flax_model)\..+"
+)
+_OPTIMIZER = re.compile(r"optimizer(?:_\d+)?\.(?:pt|bin)")
+_SCHEDULER = re.compile(r"scheduler(?:_\d+)?\.(?:pt|bin)")
+_ACCELERATE = re.compile(r"random_states_\d+\.pkl|(?:optimizer|scheduler)(?:_\d+)?\.bin")
+_TRAINER = re.compile(r"rng_state(?:_\d+)?\.pth|(?:optimizer|scheduler)\.pt|training_args\.bin")
+_RESUMED = re.compile(r"rng_state(?:_\d+)?\.pth|scheduler\.(?:pt|bin)|random_states_\d+\.pkl")
+_COUNTED = re.compile(r"checkpoint_(\d{1,18})")
+_NUMBERED = re.compile(r"checkpoint-(\d{1,18})")
+
+
+def _is_one(folder: Folder) -> Sure | None:
+    """Tell whether names are those of one checkpoint, and how surely."""
+    if any(_NUMBERED.fullmatch(name) or _COUNTED.fullmatch(name) for name in folder.folders):
+        return None  # the directory of a run, which has a trainer_state.json of its own
+    own = [name for name in folder.files if _TRAINER.fullmatch(name) or _ACCELERATE.fullmatch(name)]
+    parts = [n for n in folder.folders if _FSDP_MODEL.fullmatch(n) or _FSDP_OPTIMIZER.fullmatch(n)]
+    resumable = [name for name in own if name != "training_args.bin"]
+    named = _NUMBERED.fullmatch(folder.name.text) or _COUNTED.fullmatch(folder.name.text)
+    if _STATE in folder.files and (named or resumable or parts):
+        return Sure.MARKED
+    if any(_RANDOM.fullmatch(name) for name in own) or len(parts) > 1:
+        return Sure.MARKED
+    marks = len(own) + len(parts) + any(_WEIGHTS.fullmatch(name) for name in folder.files)
+    return Sure.PATTERN if (resumable or parts) and (marks > 1 or (named and marks)) else None
+
+
+def _sharded(folder: Folder) -> bool:
+    """Tell whether all that holds tensors lies in DCP directories."""
+    parts = [n for n in folder.folders if _FSDP_MODEL.fullmatch(n) or _FSDP_OPTIMIZER.fullmatch(n)]
+    others = [n for n in folder.files if _WEIGHTS.fullmatch(n) or _OPTIMIZER.fullmatch(n)]
+    return bool(parts) and not others
+
+
+def _lacks(folder: Folder) -> Iterator[str]:
+    """Yield what the Trainer or accelerate would miss, by the names of what is there."""
+    files, folders = folder.files, folder.folders
+    tags = [name for name in folders if re.fullmatch(r"global_step\d+", name)]
+    accelerate = _is_accelerate(folder)
+    optimizer = any(map(_OPTIMIZER.fullmatch, files)) or any(
+        map(_FSDP_OPTIMIZER.fullmatch, folders)
+    )
+    scheduler = any(map(_SCHEDULER.fullmatch, files))
+    random = numbered(files, _RANDOM if accelerate else _RNG)
+    weights = any(map(_WEIGHTS.fullmatch, files)) or any(map(_FSDP_MODEL.fullmatch, folders))
+    if not weights and not tags:
+        yield (
+            "pytorch_model_fsdp_0"
+            if any(map(_FSDP_OPTIMIZER.fullmatch, folders))
+            else ("model.safetensors")
+        )
+    yield from missing_of_sets(files)
+    suffix = "bin" if accelerate else "pt"
+    if "latest" in files and "trainer_state.json" in files:
+        tag = (folder.peek("latest", 256) or b"").decode("utf-8", "replace").strip()
+        if tag and tag not in folders:
+            yield tag
+    elif (scheduler or random or "rng_state.pth" in files) and not optimizer and not tags:
+        yield "optimizer_0" if any(map(_FSDP_MODEL.fullmatch, folders)) else f"optimizer.{suffix}"
+    if optimizer and not scheduler and not accelerate:
+        yield "scheduler.pt"
+    local = numbered(files, _LOCAL)
+    count = max(random | local, default=-1) + 1
+    yield from missing(random, "random_states_{}.pkl" if accelerate else "rng_state_{}.pth", count)
+    if local:
+        yield from missing(local, "pytorch_model_fsdp_rank{}.bin", count)
+    if optimizer and not random and "rng_state.pth" not in files:
+        yield "random_states_0.pkl" if accelerate else "rng_state.pth"
+    if not accelerate and _STATE not in files:
+        yield _STATE
+
+
+def _is_accelerate(folder: Folder) -> bool:
+    if _STATE in folder.files or _NUMBERED.fullmatch(folder.name.text):
+        return False
+    counted = _COUNTED.fullmatch(folder.name.text) is not None
+    return counted or any(_ACCELERATE.fullmatch(name) for name in folder.files)
+
+
+def _counted(folder: Folder) -> dict[str, Any]:
+    """Return the number and the step of what accelerate saved: its names count saves, not steps."""
+    match = _COUNTED.fullmatch(folder.name.text)
+    if match is None or not _is_accelerate(folder):
+        return {}
+    return {"step": _step_inside(folder), "number": int(match[1]), "step_is": StepKind.COUNTER}
+
+
+def _step_inside(folder: Folder) -> int | None:
+    """Return the step that the optimizer counted, where it is cheap to read."""
+    for name in ("optimizer.bin", "optimizer.pt"):
+        if name in folder.files:
+            from ckptctl.formats.torch.glance import optimizer_step
+
+            return optimizer_step(folder.store, folder.join(name))
+    return None
+
+
+class HuggingFace(Layout):
+    """Checkpoints of the Trainer and of accelerate, other than those with sharded FSDP states."""
+
+    name = "huggingface"
+    title = "HF Trainer, accelerate"
+    pointers = (PointerRule("latest", inside=True),)
+
+    def claim(self, folder: Folder) -> Iterator[Claim]:
+        """Claim a directory with the states of a run, not that of a model alone."""
+        sure = _is_one(folder)
+        if sure is not None and not _sharded(folder):
+            lacks = tuple(_lacks(folder))
+            yield directory(self.name, folder, sure, lacks=lacks, **_counted(folder))
+
+
+class HuggingFaceFsdp(Composite):
+    """Checkpoints of the Trainer and of accelerate with sharded FSDP states: two DCP directories."""
+
+    name = "huggingface-fsdp"
+    title = "HF Trainer, accelerate: FSDP"
+    parts = (
+        Part(_FSDP_MODEL.pattern, "pytorch_model_fsdp_0", "the model", "model"),
+        Part(_FSDP_OPTIMIZER.pattern, "optimizer_0", "the optimizer's state", "optimizer"),
+    )
+
+    def claim(self, folder: Folder) -> Iterator[Claim]:
+        """Claim a directory with sharded states of a run."""
+        sure = _is_one(folder)
+        if sure is not None and _sharded(folder):
+            lacks = tuple(_lacks(folder))
+            yield directory(self.name, folder, sure, lacks=lacks, **_counted(folder))
+
+    def needed(self, files: Mapping[str, File]) -> tuple[Part, ...]:
+        """Return the model, and the optimizer unless only the model was to be saved."""
+        resumable = any(_RESUMED.fullmatch(name) for name in files)
+        return self.parts if resumable else self.parts[:1]
+
+    def beside(self, files: Mapping[str, File]) -> list[str]:
+        """Return what the Trainer needs beside both: it skips the optimizer without a scheduler."""
+        trainer = _STATE in files or any(_TRAINER.fullmatch(name) for name in files)
+        optimizer = any(_FSDP_OPTIMIZER.fullmatch(name.partition("/")[0]) for name in files)
+        return [_STATE, *(["scheduler.pt"] if optimizer else [])] if trainer else []

@@ -1,0 +1,96 @@
+"""Lightning: one ``.ckpt`` per checkpoint, a file, or a DCP directory with ``meta.pt`` beside.
+
+``epoch=1-step=6.ckpt`` tells its step, ``last.ckpt`` tells it inside. With DeepSpeed the ``.ckpt``
+is a directory with DeepSpeed's files in ``checkpoint/``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, StepKind, Sure
+from ckptctl.formats.claims import directory, file
+from ckptctl.formats.layouts.dcp import Dcp
+from ckptctl.formats.torch.glance import beginning, number
+from ckptctl.formats.torch_state import ReadsTorch
+
+_META = "meta.pt"
+_SUFFIX = ".ckpt"
+_UNFINISHED = "-unfinished"
+_NAMED = re.compile(r"(?:.*[-_])?(?:epoch|step)=\d+.*\.ckpt", re.IGNORECASE)
+_LAST = re.compile(r"last(?:-v\d+)?\.ckpt")
+_POINTERS = (PointerRule(r"last(?:-v\d+)?\.ckpt"),)
+
+
+def _recorded(folder: Folder, name: str) -> dict[str, Any] | None:
+    """Return the step and epoch that a file of Lightning's has in its beginning, else None."""
+    pickle = beginning(folder.peek(name) or b"")
+    if b"pytorch-lightning_version" not in pickle:
+        return None
+    step, epoch = number(pickle, "global_step"), number(pickle, "epoch")
+    return {"step": step, "epoch": epoch, "step_is": StepKind.RECORDED}
+
+
+class LightningFiles(ReadsTorch, Layout):
+    """Files that Lightning's ``ModelCheckpoint`` writes."""
+
+    name = "lightning"
+    title = "Lightning"
+    pointers = _POINTERS
+
+    def claim(self, folder: Folder) -> Iterator[Claim]:
+        """Claim each ``.ckpt`` file that is named as Lightning does or says that it is one."""
+        for name in sorted(folder.own_files):
+            stem = name.removesuffix(_UNFINISHED)
+            if not stem.endswith(_SUFFIX):
+                continue
+            if _NAMED.fullmatch(stem) and folder.named[name].step is not None:
+                yield file(self.name, folder, name, Sure.PATTERN, **_staging(folder, name))
+                continue
+            found = _recorded(folder, name)
+            if found is not None or _LAST.fullmatch(stem) or _NAMED.fullmatch(stem):
+                told = found or {}
+                sure = Sure.MARKED if found is not None else Sure.PATTERN
+                yield file(self.name, folder, name, sure, **told, **_staging(folder, name))
+
+
+def _staging(folder: Folder, name: str) -> dict[str, str]:
+    """Say what marks a file as not final: NeMo puts an empty file with a longer name beside."""
+    marker = f"{name}{_UNFINISHED}"
+    return {"staging": f"{marker} lies beside it"} if marker in folder.files else {}
+
+
+class LightningFolders(Dcp):
+    """Directories that Lightning's FSDP and model parallel strategies write."""
+
+    name = "lightning-dcp"
+    title = "Lightning: FSDP, model parallel"
+    pointers = _POINTERS
+
+    def claim(self, folder: Folder) -> Iterator[Claim]:
+        """Claim a directory with ``meta.pt``, or one that ends in ``.ckpt`` and holds shards."""
+        shards = any(name.endswith(".distcp") or name == ".metadata" for name in folder.files)
+        named = _SUFFIX in folder.name.text
+        if not (_META in folder.files and (shards or named)) and not (shards and named):
+            return
+        lacks = tuple(name for name in (".metadata", _META) if name not in folder.files)
+        told: dict[str, Any] = {}
+        if folder.name.step is None and _META in folder.files:
+            told = _recorded(folder, _META) or {}
+        yield directory(self.name, folder, Sure.MARKED, lacks=lacks, **told)
+
+
+class LightningDeepSpeed(Layout):
+    """Directories that Lightning's DeepSpeed strategy writes."""
+
+    name = "lightning-deepspeed"
+    title = "Lightning: DeepSpeed"
+    pointers = (PointerRule("latest", inside=True),)
+
+    def claim(self, folder: Folder) -> Iterator[Claim]:
+        """Claim a directory that ends in ``.ckpt`` and holds DeepSpeed's ``checkpoint/``."""
+        if _SUFFIX in folder.name.text and "latest" in folder.files:
+            lacks = () if "checkpoint" in folder.folders else ("checkpoint",)
+            yield directory(self.name, folder, Sure.MARKED, lacks=lacks)

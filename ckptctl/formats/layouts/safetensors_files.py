@@ -1,0 +1,55 @@
+"""Safetensors: a directory with the files of one model, or files that each are one checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from ckptctl.formats.base import Claim, Folder, Layout, Reads, Sure
+from ckptctl.formats.claims import directory, file, is_checkpoint, missing_of_sets
+from ckptctl.formats.torch_state import SUFFIXES
+from ckptctl.model.checkpoint import Checkpoint, File
+from ckptctl.storage import Store
+
+_SUFFIX = ".safetensors"
+_INDEX = ".safetensors.index.json"
+_OF_A_SET = re.compile(r".*-\d+-of-\d+\.safetensors|shard-\d+.*")
+_SIDE = re.compile(r"(?:.*[-_.])?(?:optimizer|optim|scheduler|rng|random|tokenizer)(?:[-_.].*)?")
+
+
+class SafetensorsFiles(Layout):
+    """Safetensors files that no other layout knows more of."""
+
+    name = "safetensors"
+    title = "safetensors"
+    reads = Reads.TENSORS
+
+    def claim(self, folder: Folder) -> Iterator[Claim]:
+        """Claim files with steps in their names one by one, else the directory as one."""
+        names = [n for n in sorted(folder.own_files) if n.endswith(_SUFFIX)]
+        if folder.asked.endswith(_SUFFIX) and folder.asked in folder.files:
+            yield file(self.name, folder, folder.asked, Sure.SUFFIX)
+            return
+        if not names and not any(name.endswith(_INDEX) for name in folder.files):
+            return
+        steps = [n for n in names if folder.named[n].recognised and not _OF_A_SET.fullmatch(n)]
+        if steps and not is_checkpoint(folder):
+            for name in steps:
+                if not _SIDE.fullmatch(name):
+                    yield file(self.name, folder, name, Sure.SUFFIX)
+        elif not folder.checkpoints and not _holds_others(folder):
+            lacks = tuple(missing_of_sets(folder.files))
+            yield directory(self.name, folder, Sure.SUFFIX, lacks=lacks)
+
+    def read(self, store: Store, base: str, files: Mapping[str, File]) -> Checkpoint:
+        """Read the headers of all files; damage becomes faults."""
+        from ckptctl.formats.safetensors import reader
+
+        return reader.read(store, base, files)
+
+
+def _holds_others(folder: Folder) -> bool:
+    """Tell whether files of another kind in the directory are checkpoints by themselves."""
+    return any(
+        folder.named[name].recognised for name in folder.files if name.endswith(SUFFIXES)
+    ) and not is_checkpoint(folder)

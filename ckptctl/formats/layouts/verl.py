@@ -1,0 +1,55 @@
+"""verl: a directory per step with one for each role in it, each rank's tensors in files of its own.
+
+``actor/model_world_size_2_rank_0.pt`` holds one rank's pieces of DTensors. The pointer has the same
+file name as Megatron's; it names a ``global_step_N``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, Sure
+from ckptctl.formats.claims import directory, matches
+
+_FILE = re.compile(r"(model|optim|extra_state)_world_size_(\d{1,6})_rank_(\d{1,6})\.pt")
+_KINDS = ("model", "optim", "extra_state")
+_ROLES = ("actor", "critic", "reward", "ref")
+
+
+class Verl(Layout):
+    """Directories that verl's trainers and ``FSDPCheckpointManager`` write."""
+
+    name = "verl"
+    title = "verl"
+    pointers = (PointerRule("latest_checkpointed_iteration.txt", ("global_step_{number}",)),)
+
+    def claim(self, folder: Folder) -> Iterator[Claim]:
+        """Claim a step with its roles, or a directory with the files of one role."""
+        if any(_FILE.fullmatch(name) for name in folder.files):
+            yield directory(self.name, folder, Sure.MARKED, lacks=tuple(_missing(folder, "")))
+            return
+        roles = sorted(folder.folders.intersection(_ROLES))
+        if not re.fullmatch(r"global_step_\d+", folder.name.text):
+            return
+        if roles:
+            lacks = [] if "data.pt" in folder.files else ["data.pt"]
+            for role in roles:
+                inside = folder.below(role)
+                lacks += [f"{role}/"] if inside is None or not inside.names else []
+                lacks += _missing(inside, f"{role}/") if inside is not None else ()
+            yield directory(self.name, folder, Sure.MARKED, lacks=tuple(lacks))
+        elif folder.files == {"data.pt"}:
+            yield directory(self.name, folder, Sure.MARKED, lacks=("actor/",))
+
+
+def _missing(folder: Folder, prefix: str) -> Iterator[str]:
+    """Yield the files of ranks and kinds that are not there, by the world size in the names."""
+    found = matches(folder.files, _FILE)
+    sizes = {int(match[2]) for match in found}
+    for size in sorted(sizes):
+        there = {(match[1], int(match[3])) for match in found if int(match[2]) == size}
+        for kind in _KINDS:
+            for rank in range(size):
+                if (kind, rank) not in there:
+                    yield f"{prefix}{kind}_world_size_{size}_rank_{rank}.pt"
