@@ -15,7 +15,7 @@ from typing import Protocol
 from ckptctl.errors import NotFound, Refused, StorageError
 from ckptctl.model.checkpoint import Checkpoint, File
 from ckptctl.model.commit_state import State
-from ckptctl.model.names import CheckpointName, parse_name
+from ckptctl.model.names import CheckpointName, steps_of
 from ckptctl.storage import Entry, Reader, Store, walk
 
 PEEK = 64 << 10

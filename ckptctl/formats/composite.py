@@ -54,6 +54,10 @@ class Composite(Layout):
             name: part for part in self.parts for name in names if re.fullmatch(part.pattern, name)
         }
 
+    def is_one(self, path: str) -> bool:
+        """Shards and metadata are files."""
+        return reader.must_be_file(path)
+
     def needed(self, files: Mapping[str, File]) -> tuple[Part, ...]:  # noqa: ARG002
         """Return the parts that have to be there; all, where names do not tell otherwise."""
         return self.parts

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ckptctl.model.checkpoint import Checkpoint, Entry, Fault, File, Items, SaveIdentity
+from ckptctl.model.checkpoint import Checkpoint, Entry, Fault, File, Items, SaveIdentity, Stored
 from ckptctl.model.geometry import Shape
 
 
@@ -41,6 +41,9 @@ def unite(
     paths: list[str] = []
     offsets, lengths = array("q"), array("q")
     transforms: dict[int, tuple[str, ...]] = {}
+    stored: dict[int, Stored] = {}
+    values: dict[str, object] = {}
+    shared: dict[str, str] = {}
     found = list(faults)
     for part in parts:
         own = part.checkpoint
@@ -53,6 +56,9 @@ def unite(
                 paths_in_state[name] = path if name == key else (part.role, *path)
         base = len(fqns)
         transforms.update({base + i: one for i, one in own.items.transforms.items()})
+        stored.update({base + i: one for i, one in own.items.stored.items()})
+        values.update({names[key]: value for key, value in own.values.items()})
+        shared.update({names[key]: names[other] for key, other in own.shared.items()})
         fqns.extend(names.get(key, key) for key in own.items.fqns)
         origins.extend(own.items.origins)
         paths.extend(map(part.place, own.items.paths))
@@ -70,13 +76,15 @@ def unite(
         files=files,
         sources=tuple(part.place(name) for part in parts for name in part.checkpoint.sources),
         entries=entries,
-        items=Items(fqns, origins, paths, offsets, lengths, transforms),
+        items=Items(fqns, origins, paths, offsets, lengths, transforms, stored),
         identity=identity,
         paths_in_state=paths_in_state,
         opaque_classes=tuple(sorted({n for p in parts for n in p.checkpoint.opaque_classes})),
         faults=tuple(found),
         replicated=any(part.checkpoint.replicated for part in parts),
         provisional=any(part.checkpoint.provisional for part in parts),
+        values=values,
+        shared=shared,
     )
 
 

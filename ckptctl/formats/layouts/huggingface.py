@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, StepKind, Sure
+from ckptctl.formats.base import Claim, Folder, Layout, StepKind, Sure
 from ckptctl.formats.claims import directory, missing, missing_of_sets, numbered
-from ckptctl.formats.dcp.composite import Composite, Part
+from ckptctl.formats.composite import Composite, Part
 from ckptctl.model.checkpoint import File
 
 _STATE = "trainer_state.json"
@@ -47,8 +47,10 @@ def _is_one(folder: Folder) -> Sure | None:
         return Sure.MARKED
     if any(_RANDOM.fullmatch(name) for name in own) or len(parts) > 1:
         return Sure.MARKED
-    marks = len(own) + len(parts) + any(_WEIGHTS.fullmatch(name) for name in folder.files)
-    return Sure.PATTERN if (resumable or parts) and (marks > 1 or (named and marks)) else None
+    weights = any(_WEIGHTS.fullmatch(name) for name in folder.files)
+    marks = len(own) + len(parts) + weights
+    one = bool(named) or (marks > 1 and (weights or bool(parts)))
+    return Sure.PATTERN if (resumable or parts) and one else None
 
 
 def _sharded(folder: Folder) -> bool:
@@ -126,7 +128,6 @@ class HuggingFace(Layout):
 
     name = "huggingface"
     title = "HF Trainer, accelerate"
-    pointers = (PointerRule("latest", inside=True),)
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with the states of a run, not that of a model alone."""

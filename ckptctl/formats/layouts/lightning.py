@@ -12,9 +12,10 @@ from typing import Any
 
 from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, StepKind, Sure
 from ckptctl.formats.claims import directory, file
+from ckptctl.formats.dcp import reader
 from ckptctl.formats.layouts.dcp import Dcp
 from ckptctl.formats.torch.glance import beginning, number
-from ckptctl.formats.torch_state import ReadsTorch
+from ckptctl.formats.torch.layout import ReadsTorch
 
 _META = "meta.pt"
 _SUFFIX = ".ckpt"
@@ -71,7 +72,7 @@ class LightningFolders(Dcp):
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with ``meta.pt``, or one that ends in ``.ckpt`` and holds shards."""
-        shards = any(name.endswith(".distcp") or name == ".metadata" for name in folder.files)
+        shards = reader.detect(folder.names)
         named = _SUFFIX in folder.name.text
         if not (_META in folder.files and (shards or named)) and not (shards and named):
             return
@@ -87,7 +88,6 @@ class LightningDeepSpeed(Layout):
 
     name = "lightning-deepspeed"
     title = "Lightning: DeepSpeed"
-    pointers = (PointerRule("latest", inside=True),)
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory that ends in ``.ckpt`` and holds DeepSpeed's ``checkpoint/``."""

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, Sure
 from ckptctl.formats.claims import directory
-from ckptctl.formats.dcp.composite import Composite, Part
+from ckptctl.formats.composite import Composite, Part
+from ckptctl.formats.dcp import reader
 from ckptctl.formats.layouts.dcp import Dcp
 
 _METADATA = "metadata.json"
@@ -21,7 +22,7 @@ _NAME = re.compile(r"iter_\d{7,18}|release")
 _RANK = re.compile(r"mp_rank_(\d{2,9})(?:_(\d{3,9}))?(?:_(\d{3,9}))?")
 _MODEL, _OPTIMIZER = "model_optim_rng.pt", "distrib_optim.pt"
 _MOST_RANKS = 256
-_TRACKER = PointerRule("latest_checkpointed_iteration.txt", ("iter_{number:07d}", "{text}"))
+_TRACKER = PointerRule("latest_checkpointed_iteration.txt")
 
 
 def _is_megatron(folder: Folder) -> bool:
@@ -44,7 +45,7 @@ class Megatron(Dcp):
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with Megatron's metadata, or with what its name promises."""
-        shards = any(name.endswith(".distcp") or name == ".metadata" for name in folder.files)
+        shards = reader.detect(folder.names)
         if _is_megatron(folder) or (shards and "common.pt" in folder.files):
             lacks = tuple(n for n in (".metadata", _METADATA) if n not in folder.files)
             yield directory(self.name, folder, Sure.MARKED, lacks=lacks)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ckptctl.formats.base import Claim, Folder, Sure
 from ckptctl.formats.claims import directory
-from ckptctl.formats.dcp.composite import Composite, Part
+from ckptctl.formats.composite import Composite, Part
 
 _METADATA = ".metadata.json"
 

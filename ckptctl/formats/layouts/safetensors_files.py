@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from ckptctl.formats.base import Claim, Folder, Layout, Reads, Sure
 from ckptctl.formats.claims import directory, file, is_checkpoint, missing_of_sets
-from ckptctl.formats.torch_state import SUFFIXES
+from ckptctl.formats.torch.layout import SUFFIXES
 from ckptctl.model.checkpoint import Checkpoint, File
 from ckptctl.storage import Store
 

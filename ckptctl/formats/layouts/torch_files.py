@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ckptctl.formats.base import Claim, Folder, Layout, Sure
 from ckptctl.formats.claims import directory, file, is_checkpoint, missing_of_sets
-from ckptctl.formats.torch_state import SUFFIXES, ReadsTorch
+from ckptctl.formats.torch.layout import SUFFIXES, ReadsTorch
 from ckptctl.model.names import CheckpointName
 
 _WORD = re.compile(

@@ -1,7 +1,7 @@
 """verl: a directory per step with one for each role in it, each rank's tensors in files of its own.
 
 ``actor/model_world_size_2_rank_0.pt`` holds one rank's pieces of DTensors. The pointer has the same
-file name as Megatron's; it names a ``global_step_N``.
+file name as Megatron's; its number is that of a ``global_step_N``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Verl(Layout):
 
     name = "verl"
     title = "verl"
-    pointers = (PointerRule("latest_checkpointed_iteration.txt", ("global_step_{number}",)),)
+    pointers = (PointerRule("latest_checkpointed_iteration.txt"),)
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a step with its roles, or a directory with the files of one role."""

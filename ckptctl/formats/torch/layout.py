@@ -25,6 +25,6 @@ class ReadsTorch(Layout):
         for name, file in sorted(files.items()):
             if file.is_file and name.endswith(SUFFIXES):
                 with store.open(f"{base}/{name}" if base else name) as opened:
-                    one = torchfile.read(opened, file).checkpoint
+                    one = torchfile.read(opened, file)
                 found.append(Read(name.rpartition(".")[0], "", one))
         return found[0].checkpoint if len(found) == 1 else unite(torchfile.NAME, files, found)

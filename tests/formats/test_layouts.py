@@ -1,0 +1,594 @@
+"""What layouts claim: one row per checkpoint, with its step, of real trees and of built ones."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ckptctl.formats.base import Claim, Folder, Reads, StepKind
+from ckptctl.formats.registry import LAYOUTS
+from ckptctl.model.names import steps_of
+from ckptctl.storage import Entry, Reader, Store, open_store
+
+
+def root_of(store: Store) -> Folder:
+    name = steps_of([posixpath.basename(store.url.rstrip("/"))])[0]
+    return Folder(store, "", name, tuple(store.entries()))
+
+
+def claims(folder: Folder, depth: int = 4) -> Iterator[Claim]:
+    """Walk top-down: the surest claim of a directory ends the walk there."""
+    found = sorted((c for one in LAYOUTS for c in one.claim(folder)), key=lambda c: -c.sure)
+    if found and found[0].members is None:
+        equal = [c for c in found if c.members is None and c.sure == found[0].sure]
+        assert len(equal) == 1, f"equally sure: {equal}"
+        yield found[0]
+        return
+    taken: dict[str, Claim] = {}
+    for one in found:
+        if one.members is not None and not any(name in taken for name in one.members):
+            taken.update(dict.fromkeys(one.members, one))
+            yield one
+        elif one.members is not None:
+            other = next(taken[name] for name in one.members if name in taken)
+            assert other.sure != one.sure, f"equally sure: {one}, {other}"
+    inside = {name.partition("/")[0] for name in taken}
+    for entry in folder.entries:
+        if entry.kind == "directory" and entry.target is None and entry.name not in inside:
+            below = folder.below(entry.name) if depth else None
+            if below is not None:
+                yield from claims(below, depth - 1)
+
+
+def rows(path: Path | str) -> dict[str, tuple[str, int | None]]:
+    found = list(claims(root_of(open_store(str(path)))))
+    assert len({one.path for one in found}) == len(found), "a path is claimed twice"
+    return {one.path: (one.layout, one.step) for one in found}
+
+
+def only(path: Path) -> Claim:
+    (found,) = claims(root_of(open_store(str(path))))
+    return found
+
+
+def put(root: Path, *names: str, data: bytes = b"") -> Path:
+    for name in names:
+        target = root / name
+        if name.endswith("/"):
+            target.mkdir(parents=True, exist_ok=True)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+    return root
+
+
+def steps(layout: str, form: str, *numbers: int) -> dict[str, tuple[str, int | None]]:
+    return {form.format(number): (layout, number) for number in numbers}
+
+
+LIGHTNING = {
+    **steps("lightning", "checkpoints/step={}.ckpt", 2, 4, 6),
+    "checkpoints/last.ckpt": ("lightning", 6),
+}
+LIGHTNING_DCP = {path: ("lightning-dcp", step) for path, (_, step) in LIGHTNING.items()}
+TITAN = steps("dcp", "checkpoint/step-{}", 2, 4, 6)
+DCP = {"": ("dcp", None)}
+SAFETENSORS = {"": ("safetensors", None)}
+
+SAMPLES: dict[str, dict[str, tuple[str, int | None]]] = {
+    "accelerate/save_state_ddp2": {
+        "checkpoints/checkpoint_1": ("huggingface", 4),
+        "checkpoints/checkpoint_2": ("huggingface", 6),
+    },
+    "composer/single": steps("composer", "checkpoints/ep0-ba{}-rank0.pt", 4, 6),
+    "dcp/async_save": DCP,
+    "dcp/dtype_zoo": DCP,
+    "dcp/fsdp1_local_lossy": DCP,
+    "dcp/fsdp1_sharded": DCP,
+    "dcp/fsdp2_mixed_rank1_from_step3": DCP,
+    "dcp/fsdp2_step3": {"": ("dcp", 3)},
+    "dcp/fsdp2_step5": {"": ("dcp", 5)},
+    "dcp/fsspec_writer_threads2": DCP,
+    "dcp/hf_safetensors_consolidated": SAFETENSORS,
+    "dcp/hf_safetensors_sharded": SAFETENSORS,
+    "dcp/hsdp": DCP,
+    "dcp/legacy_metadata": {},  # files of metadata under names of versions of torch
+    "dcp/megatron_like_synthetic": {"": ("megatron", None)},
+    "dcp/no_dist": DCP,
+    "dcp/odd_values": steps("dcp", "step-{}", 3),
+    "dcp/python_3.11.2": steps("dcp", "step-{}", 3, 6),
+    "dcp/rank_local_no_collectives": DCP,
+    "dcp/replicated_ddp": DCP,
+    "dcp/resharded_offline_w3": DCP,
+    "dcp/safetensors_format_filesystemwriter": DCP,
+    "dcp/single_file_per_item": DCP,
+    "dcp/torchtitan_flat_keys": DCP,
+    "dcp/torn_overwrite": DCP,
+    "dcp/zstd_extension": DCP,
+    "deepspeed/pipe_pp2_dp1_bf16_zero1": steps("deepspeed", "global_step{}", 2, 4, 6),
+    **{
+        f"deepspeed/universal_{kind}_bf16{more}": steps("deepspeed", "global_step{}_universal", 6)
+        for kind, more in (
+            ("pipe_pp2_dp2", "_zero1"),
+            ("zero1_dp2", ""),
+            ("zero2_dp2", ""),
+            ("zero3_dp2", ""),
+        )
+    },
+    **{
+        f"deepspeed/{kind}": steps("deepspeed", "global_step{}", 2, 4, 6)
+        for kind in (
+            "zero0_dp2_bf16",
+            "zero1_dp2_bf16",
+            "zero1_dp2_fp16",
+            "zero2_dp2_bf16",
+            "zero3_dp2_bf16",
+            "zero3_dp4_bf16",
+        )
+    },
+    "hf/trainer_ddp2": steps("huggingface", "checkpoint-{}", 4, 6),
+    "hf/trainer_fsdp1_local": steps("huggingface", "checkpoint-{}", 4, 6),
+    "hf/trainer_fsdp1_sharded": steps("huggingface-fsdp", "checkpoint-{}", 4, 6),
+    "hf/trainer_fsdp2_sharded": steps("huggingface-fsdp", "checkpoint-{}", 4, 6),
+    "hf/trainer_single": steps("huggingface", "checkpoint-{}", 4, 6),
+    "lightning/ddp2": LIGHTNING,
+    "lightning/fsdp1_sharded": LIGHTNING_DCP,
+    "lightning/fsdp2_modelparallel": LIGHTNING_DCP,
+    "lightning/single": LIGHTNING,
+    "megatron/v0.16.1_torch_dist_dp2_distopt": steps("megatron", "iter_{:07d}", 2, 4, 6),
+    "megatron/v0.19_retain4_HALF_DELETED_iter6": steps("megatron", "iter_{:07d}", 4, 6, 8),
+    "megatron/v0.19_torch_dist_dp2_distopt": steps("megatron", "iter_{:07d}", 2, 4, 6),
+    "megatron/v0.19_torch_dist_dp2_fullyreshard_retain4": steps("megatron", "iter_{:07d}", 4, 8),
+    "megatron/v0.19_torch_dist_dp2_verify_integrity": steps("megatron", "iter_{:07d}", 2, 4, 6),
+    "megatron/v0.19_torch_dist_tp2dp2_distopt_bf16": steps("megatron", "iter_{:07d}", 2, 4, 6),
+    "megatron/v0.19_torch_legacy_tp2dp2_distopt": steps("megatron-legacy", "iter_{:07d}", 2, 4, 6),
+    "nvrx/local_w2": steps("nvrx-local", "run1/iter_{:07d}", 6),
+    "olmo_core/fsdp2_w2": steps("olmo-core", "step{}", 2, 4, 6),
+    "orbax/ckptmanager_async": steps("orbax", "{}", 4, 6),
+    "orbax/ckptmanager_big": steps("orbax", "{}", 4, 6),
+    "orbax/ckptmanager_sync_dev8": steps("orbax", "{}", 4, 6),
+    **{
+        f"torch/{kind}": steps("dcp", "step-{}", 2, 4, 6)
+        for kind in (
+            "dcp_async_w2",
+            "dcp_async_w2_rank1_died",
+            "dcp_ddp_w2",
+            "dcp_fsdp1_flat_w2",
+            "dcp_fsdp1_orig_w2",
+            "dcp_fsdp2_w4",
+            "dcp_hsdp_2x2",
+        )
+    },
+    "torch/ddp_torchsave_w2": steps("torch", "step-{}", 2, 4, 6),
+    "torch/torch_save_single": {
+        path: row
+        for form in (
+            "ckpt_{}.pt",
+            "ckpt_{}_legacy.pt",
+            "compiled_prefix_{}.pt",
+            "whole_module_{}.pt",
+        )
+        for path, row in steps("torch", form, 2, 4, 6).items()
+    },
+    "torch_checkpointing/failed_save_tmp_dir": {"tmp_step-2": ("torch-checkpointing", 2)},
+    "torch_checkpointing/manager_sync_fsdp2_w2": steps("torch-checkpointing", "step-{}", 2, 4, 6),
+    "torchsnapshot/ddp_w2": steps("torchsnapshot", "step_{}", 2, 4, 6),
+    "torchtitan/async_dp2": TITAN,
+    "torchtitan/fsdp_dp2_model_only_last": TITAN,
+    "torchtitan/fsdp_dp4": {**TITAN, "checkpoint/step-8": ("dcp", 8)},
+    "torchtitan/hf_last_dp2": {**TITAN, "checkpoint/step-6": ("safetensors", 6)},
+    "torchtitan/tp2_dp2": TITAN,
+    "verl/fsdp2_w2": steps("verl", "global_step_{}", 2, 4, 6),
+}
+
+LACKING = {
+    "megatron/v0.19_retain4_HALF_DELETED_iter6/iter_0000006": (".metadata",),
+    "verl/fsdp2_w2/global_step_2": ("actor/",),
+}
+STAGING = {"torch_checkpointing/failed_save_tmp_dir/tmp_step-2"}
+
+
+def test_each_sample_is_named_here(samples: Path) -> None:
+    there = {f"{one.parent.name}/{one.name}" for one in samples.glob("[a-z]*/*") if one.is_dir()}
+    assert there == set(SAMPLES)
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_real_roots_have_one_row_per_checkpoint(sample: str, samples: Path) -> None:
+    assert rows(samples / sample) == SAMPLES[sample]
+    for one in claims(root_of(open_store(str(samples / sample)))):
+        assert one.lacks == LACKING.get(f"{sample}/{one.path}", ()), one
+        assert bool(one.staging) == (f"{sample}/{one.path}" in STAGING), one
+
+
+BUILT: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, int | None]]]] = {
+    "trainer with its run's own state": (
+        (
+            "trainer_state.json",
+            "training_args.bin",
+            "model.safetensors",
+            *(
+                f"checkpoint-{step}/{name}"
+                for step in (9, 10)
+                for name in ("trainer_state.json", "model.safetensors", "optimizer.pt")
+            ),
+        ),
+        steps("huggingface", "checkpoint-{}", 9, 10),
+    ),
+    "adapter": (
+        ("checkpoint-5/adapter_model.safetensors", "checkpoint-5/trainer_state.json"),
+        steps("huggingface", "checkpoint-{}", 5),
+    ),
+    "trainer with deepspeed": (
+        (
+            "checkpoint-5/trainer_state.json",
+            "checkpoint-5/latest",
+            "checkpoint-5/global_step5/mp_rank_00_model_states.pt",
+            "checkpoint-5/global_step5/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+        ),
+        steps("huggingface", "checkpoint-{}", 5),
+    ),
+    "a model that was trained": (
+        ("model.safetensors", "config.json", "tokenizer.json", "training_args.bin"),
+        SAFETENSORS,
+    ),
+    "a model in torch's own form": (
+        ("pytorch_model.bin", "config.json", "training_args.bin"),
+        {"": ("torch", None)},
+    ),
+    "lightning with a link": (
+        ("epoch=0-step=5.ckpt", "epoch=1-step=10.ckpt", "epoch=1-step=10-v1.ckpt", "hparams.yaml"),
+        {
+            "epoch=0-step=5.ckpt": ("lightning", 5),
+            "epoch=1-step=10.ckpt": ("lightning", 10),
+            "epoch=1-step=10-v1.ckpt": ("lightning", 10),
+        },
+    ),
+    "lightning with deepspeed": (
+        ("step=5.ckpt/latest", "step=5.ckpt/checkpoint/mp_rank_00_model_states.pt"),
+        {"step=5.ckpt": ("lightning-deepspeed", 5)},
+    ),
+    "composer on two ranks": (
+        tuple(f"ep{e}-ba{b}-rank{r}.pt" for e, b in ((0, 900), (1, 1000)) for r in (0, 1)),
+        {"ep0-ba900": ("composer", 900), "ep1-ba1000": ("composer", 1000)},
+    ),
+    "nvrx of one node": (
+        ("iter_0000006_3_local.pt", "iter_0000008_3_local.pt"),
+        {
+            "iter_0000006_3_local.pt": ("nvrx-local", 6),
+            "iter_0000008_3_local.pt": ("nvrx-local", 8),
+        },
+    ),
+    "megatron release": (
+        ("release/mp_rank_00/model_optim_rng.pt", "latest_checkpointed_iteration.txt"),
+        {"release": ("megatron-legacy", None)},
+    ),
+    "nemo": (
+        ("m--step=5-last/weights/.metadata", "m--step=5-last/context/io.json"),
+        {"m--step=5-last": ("nemo", 5)},
+    ),
+    "verl with a critic": (
+        (
+            "global_step_9/data.pt",
+            "global_step_9/actor/model_world_size_1_rank_0.pt",
+            "global_step_9/critic/model_world_size_1_rank_0.pt",
+        ),
+        steps("verl", "global_step_{}", 9),
+    ),
+    "orbax without a manager": (
+        ("params/manifest.ocdbt", "params/_METADATA", "params/d/0123"),
+        {"params": ("orbax", None)},
+    ),
+    "numbered models": (
+        ("model000900.pt", "model001000.pt", "opt000900.pt", "opt001000.pt", "ema_0.99_001000.pt"),
+        {"model000900.pt": ("torch", 900), "model001000.pt": ("torch", 1000)},
+    ),
+    "fairseq": (
+        ("checkpoint_1_500.pt", "checkpoint_2_1000.pt", "checkpoint_last.pt", "checkpoint_best.pt"),
+        {
+            "checkpoint_1_500.pt": ("torch", 500),
+            "checkpoint_2_1000.pt": ("torch", 1000),
+            "checkpoint_last.pt": ("torch", None),
+            "checkpoint_best.pt": ("torch", None),
+        },
+    ),
+    "adapters by step": (
+        ("lora-step00000900.safetensors", "lora-step00001000.safetensors"),
+        {
+            "lora-step00000900.safetensors": ("safetensors", 900),
+            "lora-step00001000.safetensors": ("safetensors", 1000),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BUILT)
+def test_built_roots_have_one_row_per_checkpoint(case: str, tmp_path: Path) -> None:
+    names, expected = BUILT[case]
+    put(tmp_path / "run", *names)
+    assert rows(tmp_path / "run") == expected
+
+
+NO_CHECKPOINTS = {
+    "logs and code": (
+        "train.py",
+        "logs/events.out.tfevents.1",
+        "config.yaml",
+        "wandb/run-1/x.json",
+    ),
+    "a data set": tuple(f"data/train_{n:05d}.pt" for n in range(4)),
+    "parts of one thing": tuple(f"x_{n}.pt" for n in range(4)),
+    "features": ("features/cache.pt", "features/labels_2.pt", "features/embeddings.bin"),
+    "a tokenizer": ("tokenizer.json", "tokenizer_config.json", "vocab.json", "special.bin"),
+    "halves": ("optimizer.pt", "scheduler.pt", "rng_state.pt"),
+    "numbered folders": ("0/a.json", "1/a.json", "2/a.json"),
+    "json named as metadata": ("metadata.json", "x/metadata.json"),
+    "empty": ("a/b/",),
+}
+
+
+@pytest.mark.parametrize("case", NO_CHECKPOINTS)
+def test_what_is_no_checkpoint_is_not_claimed(case: str, tmp_path: Path) -> None:
+    put(tmp_path / "run", *NO_CHECKPOINTS[case], data=b"{}")
+    assert rows(tmp_path / "run") == {}
+
+
+LACKS = {
+    "zero 1": (
+        (
+            "global_step2/mp_rank_00_model_states.pt",
+            "global_step2/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+            "global_step2/bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt",
+        ),
+        ("bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt",),
+    ),
+    "zero 3": (
+        (
+            "global_step2/zero_pp_rank_0_mp_rank_00_model_states.pt",
+            "global_step2/zero_pp_rank_1_mp_rank_00_model_states.pt",
+            "global_step2/zero_pp_rank_0_mp_rank_00_optim_states.pt",
+        ),
+        ("zero_pp_rank_1_mp_rank_00_optim_states.pt",),
+    ),
+    "zero without a model": (
+        ("global_step2/zero_pp_rank_0_mp_rank_00_optim_states.pt",),
+        ("mp_rank_00_model_states.pt",),
+    ),
+    "pipeline": (
+        (
+            "global_step2/mp_rank_00_model_states.pt",
+            "global_step2/layer_00-model_states.pt",
+            "global_step2/layer_02-model_states.pt",
+        ),
+        ("layer_01-model_states.pt",),
+    ),
+    "universal": (
+        ("global_step2_universal/mp_rank_00_model_states.pt",),
+        ("zero",),
+    ),
+    "trainer without a scheduler": (
+        (
+            "checkpoint-2/trainer_state.json",
+            "checkpoint-2/model.safetensors",
+            "checkpoint-2/optimizer.pt",
+            "checkpoint-2/rng_state_1.pth",
+        ),
+        ("scheduler.pt", "rng_state_0.pth"),
+    ),
+    "trainer with the model alone": (
+        ("checkpoint-2/trainer_state.json", "checkpoint-2/model.safetensors"),
+        (),
+    ),
+    "trainer without a model": (
+        (
+            "checkpoint-2/trainer_state.json",
+            "checkpoint-2/optimizer.pt",
+            "checkpoint-2/scheduler.pt",
+            "checkpoint-2/rng_state.pth",
+        ),
+        ("model.safetensors",),
+    ),
+    "trainer with a part of the model": (
+        (
+            "checkpoint-2/trainer_state.json",
+            "checkpoint-2/model-00001-of-00003.safetensors",
+            "checkpoint-2/model-00003-of-00003.safetensors",
+        ),
+        ("model-00002-of-00003.safetensors",),
+    ),
+    "fsdp without the model": (
+        (
+            "checkpoint-2/trainer_state.json",
+            "checkpoint-2/optimizer_0/.metadata",
+            "checkpoint-2/scheduler.pt",
+            "checkpoint-2/rng_state_0.pth",
+        ),
+        ("pytorch_model_fsdp_0",),
+    ),
+    "accelerate": (
+        (
+            "checkpoint_2/model.safetensors",
+            "checkpoint_2/random_states_0.pkl",
+            "checkpoint_2/random_states_2.pkl",
+        ),
+        ("optimizer.bin", "random_states_1.pkl"),
+    ),
+    "megatron legacy": (
+        (
+            "iter_0000002/mp_rank_00/model_optim_rng.pt",
+            "iter_0000002/mp_rank_00/distrib_optim.pt",
+            "iter_0000002/mp_rank_02/model_optim_rng.pt",
+        ),
+        ("mp_rank_01/", "mp_rank_02/distrib_optim.pt"),
+    ),
+    "verl": (
+        (
+            "global_step_2/data.pt",
+            "global_step_2/actor/model_world_size_2_rank_0.pt",
+            "global_step_2/actor/optim_world_size_2_rank_0.pt",
+            "global_step_2/actor/optim_world_size_2_rank_1.pt",
+            "global_step_2/actor/extra_state_world_size_2_rank_0.pt",
+            "global_step_2/actor/extra_state_world_size_2_rank_1.pt",
+        ),
+        ("actor/model_world_size_2_rank_1.pt",),
+    ),
+    "torch_checkpointing": (
+        ("step-2/model_0.pt", "step-2/model_1.pt", "step-2/optimizer_1.pt"),
+        ("optimizer_0.pt",),
+    ),
+    "olmo-core": (
+        ("step2/.metadata.json", "step2/train/rank0.pt"),
+        ("model_and_optim",),
+    ),
+    "torchsnapshot": (("step_2/batched/x", "step_2/0/y"), (".snapshot_metadata",)),
+    "nvrx": (
+        ("0/iter_0000002_0_local.pt", "2/iter_0000002_2_local.pt"),
+        ("1/iter_0000002_1_local.pt",),
+    ),
+    "lightning": (("step=2.ckpt/meta.pt",), (".metadata",)),
+}
+
+
+@pytest.mark.parametrize("case", LACKS)
+def test_what_names_promise_and_is_not_there(case: str, tmp_path: Path) -> None:
+    names, expected = LACKS[case]
+    claim = only(put(tmp_path / "run", *names))
+    assert (claim.lacks, claim.step or claim.number) == (expected, 2)
+
+
+def test_orbax_lacks_an_item_that_its_metadata_names(tmp_path: Path) -> None:
+    data = b'{"item_handlers": {"state": "a", "data_iter": "b"}}'
+    put(tmp_path / "run", "6/_CHECKPOINT_METADATA", data=data)
+    put(tmp_path / "run", "6/state/_METADATA")
+    assert only(tmp_path / "run").lacks == ("data_iter",)
+
+
+STAGED = {
+    "orbax": ("6.orbax-checkpoint-tmp-1/state.orbax-checkpoint-tmp-2/x",),
+    "olmo-core": ("step6-tmp/model_and_optim/__0_0.distcp", "step6-tmp/train/rank0.pt"),
+    "torch-checkpointing": ("tmp_step-6/model_0.pt", "tmp_step-6/optimizer_0.pt"),
+    "nvrx-local": ("0/iter_0000006_0_local.pt", "1/iter_0000006_1_local.pt.dirty"),
+    "lightning": ("step=6.ckpt", "step=6.ckpt-unfinished"),
+    "nemo": ("m-step=6/weights/.metadata", "m-step=6/context/x", "m-step=6-unfinished"),
+    "dcp": ("step-6.tmp/.metadata",),
+}
+
+
+@pytest.mark.parametrize("name", STAGED)
+def test_what_is_not_final_says_so(name: str, tmp_path: Path) -> None:
+    put(tmp_path / "run", *STAGED[name])
+    found = [one for one in claims(root_of(open_store(str(tmp_path / "run")))) if one.step == 6]
+    assert found and {one.layout for one in found} == {name}
+    assert all(one.staging for one in found)
+
+
+def test_a_root_with_four_frameworks(tmp_path: Path) -> None:
+    put(
+        tmp_path / "run",
+        "step-1/.metadata",
+        "checkpoint-2/trainer_state.json",
+        "checkpoint-2/model.safetensors",
+        "global_step3/mp_rank_00_model_states.pt",
+        "iter_0000004/mp_rank_00/model_optim_rng.pt",
+        "epoch=0-step=5.ckpt",
+    )
+    assert rows(tmp_path / "run") == {
+        "step-1": ("dcp", 1),
+        "checkpoint-2": ("huggingface", 2),
+        "global_step3": ("deepspeed", 3),
+        "iter_0000004": ("megatron-legacy", 4),
+        "epoch=0-step=5.ckpt": ("lightning", 5),
+    }
+
+
+class Counting:
+    """A store that counts what is asked of it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.url, self.asked = store, store.url, Counter[str]()
+
+    def entries(self, path: str = "") -> list[Entry]:
+        self.asked["entries"] += 1
+        return self.store.entries(path)
+
+    def stat(self, path: str = "") -> Entry:
+        self.asked["stat"] += 1
+        return self.store.stat(path)
+
+    def open(self, path: str) -> Reader:
+        self.asked["open"] += 1
+        return self.store.open(path)
+
+
+def test_a_thousand_trainer_checkpoints_cost_one_listing_each(tmp_path: Path) -> None:
+    for step in range(1, 1001):
+        put(
+            tmp_path / "run",
+            *(
+                f"checkpoint-{step * 10}/{name}"
+                for name in ("trainer_state.json", "model.safetensors", "optimizer.pt",
+                             "scheduler.pt", "rng_state.pth")
+            ),
+        )  # fmt: skip
+    store = Counting(open_store(str(tmp_path / "run")))
+    found = list(claims(root_of(store)))
+    assert sorted(one.step or 0 for one in found) == [step * 10 for step in range(1, 1001)]
+    assert store.asked == {"entries": 1001}
+
+
+def test_accelerate_counts_saves(tmp_path: Path) -> None:
+    put(tmp_path / "run", *(f"checkpoint_{n}/{f}" for n in (9, 10) for f in ("optimizer.bin",
+        "model.safetensors", "random_states_0.pkl")))  # fmt: skip
+    found = sorted(claims(root_of(open_store(str(tmp_path / "run")))), key=lambda c: c.number or 0)
+    assert [(c.step, c.number, c.step_is) for c in found] == [
+        (None, 9, StepKind.COUNTER),
+        (None, 10, StepKind.COUNTER),
+    ]
+
+
+def test_a_file_that_the_user_names_is_claimed_whatever_its_name(tmp_path: Path) -> None:
+    put(tmp_path / "run", "weights_of_bob.bin", "x.safetensors", "other.safetensors")
+    store = open_store(str(tmp_path / "run"))
+    for name, expected in (("weights_of_bob.bin", "torch"), ("x.safetensors", "safetensors")):
+        folder = Folder(store, "", steps_of(["run"])[0], tuple(store.entries()), asked=name)
+        found = [c for one in LAYOUTS for c in one.claim(folder) if c.members == (name,)]
+        assert [(c.layout, c.path) for c in found] == [(expected, name)]
+
+
+def test_links_to_a_checkpoint_beside_are_other_names_of_it(tmp_path: Path) -> None:
+    root = put(tmp_path / "run", "step=5.ckpt", "ep0-ba5-rank0.pt")
+    (root / "last.ckpt").symlink_to("step=5.ckpt")
+    (root / "latest-rank0.pt").symlink_to("./ep0-ba5-rank0.pt")
+    assert set(rows(root)) == {"step=5.ckpt", "ep0-ba5-rank0.pt"}
+
+
+POINTERS = {
+    "latest": {"dcp", "deepspeed"},
+    "latest_universal": {"deepspeed"},
+    "latest_checkpointed_iteration.txt": {"megatron", "megatron-legacy", "verl"},
+    "latest-rank0.pt": {"composer"},
+    "last.ckpt": {"lightning", "lightning-dcp"},
+    "last-v1.ckpt": {"lightning", "lightning-dcp"},
+    "last_step.txt": set(),
+}
+
+
+@pytest.mark.parametrize("name", POINTERS)
+def test_whose_pointer_a_name_is(name: str) -> None:
+    found = {
+        one.name
+        for one in LAYOUTS
+        if any(re.fullmatch(rule.pattern, name) for rule in one.pointers)
+    }
+    assert found == POINTERS[name]
+
+
+def test_layouts_that_are_read_say_how(tmp_path: Path) -> None:
+    whole = {one.name for one in LAYOUTS if one.reads is Reads.WHOLE}
+    assert whole == {"dcp", "megatron", "nemo", "huggingface-fsdp", "lightning-dcp", "olmo-core"}
+    assert len({one.name for one in LAYOUTS}) == len(LAYOUTS)
