@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ckptctl.model.manifest import MANIFEST
 from conftest import ROOT
@@ -21,7 +22,8 @@ from support.publish import done
 Copy = Callable[..., Path]
 MARK = "<!-- launcher -->"
 AFTER, OTHER = "<!-- after a save -->", "<!-- other ranks -->"
-_FENCED = r"[ \t]*\n\s*^(?P<fence>`{3,})(?:bash|sh)[^\n]*\n(?P<code>.*?)^(?P=fence)[ \t]*$"
+SLURM, KUBERNETES, ACTIONS = "<!-- slurm -->", "<!-- kubernetes -->", "<!-- actions -->"
+_FENCED = r"[ \t]*\n\s*^(?P<fence>`{3,})(?:bash|sh|yaml)[^\n]*\n(?P<code>.*?)^(?P=fence)[ \t]*$"
 
 
 def snippet(text: str, mark: str = MARK) -> str | None:
@@ -170,3 +172,46 @@ def test_a_launch_on_other_ranks_says_where_to_resume_from(copy: Copy, tmp_path:
     made = tmp_path / "run-w2" / "step-12"
     assert str(made) in said.splitlines()
     assert (made / MANIFEST).is_file()
+
+
+def test_slurm_resumes_starts_fresh_or_stops(copy: Copy, tmp_path: Path) -> None:
+    launch = Launch(shown(SLURM), tmp_path)
+    (tmp_path / "empty").mkdir()
+    code, started, said = launch(tmp_path / "empty", SLURM_NNODES="4")
+    assert (code, started) == (0, "srun torchrun --nnodes=4 train.py\n"), said
+    path = copy("fsdp2/step-12")
+    code, started, said = launch(path.parent, SLURM_NNODES="4")
+    assert (code, started) == (10, ""), said
+    done("commit", path)
+    code, started, said = launch(path.parent, SLURM_NNODES="4")
+    assert (code, started) == (0, f"srun torchrun --nnodes=4 train.py --resume {path}\n"), said
+
+
+def test_an_init_container_leaves_the_path_or_fails(copy: Copy, tmp_path: Path) -> None:
+    container = yaml.safe_load(shown(KUBERNETES))["initContainers"][0]
+    assert container["command"] == ["bash", "-c"]
+    launch = Launch(container["args"][0], tmp_path)
+    path = copy("fsdp2/step-12")
+    resume = tmp_path / "resume"
+    code, _, said = launch(path.parent, SHARED=str(tmp_path))
+    assert code != 0, said
+    done("commit", path)
+    code, _, said = launch(path.parent, SHARED=str(tmp_path))
+    assert (code, resume.read_text()) == (0, f"{path}\n"), said
+    (tmp_path / "empty").mkdir()
+    code, _, said = launch(tmp_path / "empty", SHARED=str(tmp_path))
+    assert (code, resume.read_text()) == (0, ""), said
+
+
+def test_a_gate_passes_what_is_committed_and_fails_what_is_not_sure(
+    copy: Copy, tmp_path: Path
+) -> None:
+    gate = yaml.safe_load(shown(ACTIONS))["steps"][1]["run"]
+    path = copy("fsdp2/step-12")
+    launch = Launch(f"set -e\n{gate}", tmp_path)
+    done("commit", path)
+    code, _, said = launch(path.parent, CHECKPOINT=str(path))
+    assert code == 0, said
+    damage.truncate(path, file="__1_0.distcp", size=-1)
+    code, _, said = launch(path.parent, CHECKPOINT=str(path))
+    assert code == 10, said

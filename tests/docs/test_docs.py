@@ -19,14 +19,14 @@ from conftest import ROOT
 from support import docs, generated
 from support.docs import PAGES, Session, Step
 
-KINDS = {"console", "python", "bash", "sh", "text", "json"}
+KINDS = {"console", "python", "bash", "sh", "text", "json", "yaml"}
 """``sh`` is for the two lines of the set-up, which ``.ci/run`` runs."""
 README = ROOT / "README.md"
 SHOWN = [page for page in PAGES if any(block.kind == "console" for block in docs.blocks(page))]
 OPTIONS = docs.options()
 ALL_OPTIONS = {"--version", "--install-completion", "--show-completion"}.union(*OPTIONS.values())
 _OPTION = re.compile(r"(?<!\S)--[a-z][a-z-]+")
-FOREIGN = {"--size", "--dist-ckpt-optim-fully-reshardable"}
+FOREIGN = {"--size", "--requeue", "--dist-ckpt-optim-fully-reshardable"}
 """Options of other programs."""
 EVERYWHERE = {"--json", "--help"}
 
