@@ -15,7 +15,7 @@ from ckptctl.formats.claims import missing
 from ckptctl.formats.dcp import reader
 from ckptctl.formats.layouts.dcp import Dcp
 from ckptctl.formats.parts import Read, below, unite
-from ckptctl.model.checkpoint import Checkpoint, Fault, File, rank_of
+from ckptctl.model.checkpoint import Checkpoint, Fault, FaultKind, File, rank_of
 from ckptctl.model.commit_state import State
 from ckptctl.model.finding import Location
 from ckptctl.storage import Store
@@ -67,9 +67,10 @@ class Composite(Layout):
         there = self.directories(files)
         faults = [
             Fault(
-                "missing-file",
-                f"the directory is not there, and with it {part.holds} is lost",
+                FaultKind.MISSING_FILE,
+                f"the directory with {part.holds} is not there",
                 Location(file=part.required),
+                part.holds,
             )
             for part in self.needed(files)
             if part not in there.values()

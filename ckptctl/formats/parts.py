@@ -34,6 +34,7 @@ def unite(
     """Return the parts as one checkpoint with all ``files``; ``faults`` come before the parts' own."""
     seen = Counter(key for part in parts for key in part.checkpoint.entries)
     taken = set(seen)
+    recorded = any(part.checkpoint.paths_in_state for part in parts)
     entries: dict[str, Entry] = {}
     paths_in_state: dict[str, tuple[str | int, ...]] = {}
     fqns: list[str] = []
@@ -52,6 +53,8 @@ def unite(
             names[key] = name = key if seen[key] == 1 else _free(f"{part.role}.{key}", taken)
             entries[name] = entry if name == key else replace(entry, fqn=name)
             path = own.paths_in_state.get(key)
+            if path is None and recorded and not own.paths_in_state:
+                path = tuple(key.split("."))  # of a part whose planner kept none for any key
             if path is not None:
                 paths_in_state[name] = path if name == key else (part.role, *path)
         base = len(fqns)
@@ -82,7 +85,6 @@ def unite(
         opaque_classes=tuple(sorted({n for p in parts for n in p.checkpoint.opaque_classes})),
         faults=tuple(found),
         replicated=any(part.checkpoint.replicated for part in parts),
-        provisional=any(part.checkpoint.provisional for part in parts),
         values=values,
         shared=shared,
     )
