@@ -8,11 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "fixtures"
 SHARED = Path(os.environ.get("CKPTCTL_SHARED", ROOT.parent / "shared"))
 """More samples than fit into the repository; tests that need them are skipped without."""
+
+# how long one example takes depends on what else the machine does
+settings.register_profile("ckptctl", deadline=None)
+settings.load_profile("ckptctl")
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ def test_an_item_of_nothing_described_is_refused(items: Items) -> None:
 NAME = st.text(st.characters(codec=None), min_size=0, max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.dictionaries(
         NAME,

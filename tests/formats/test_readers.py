@@ -199,7 +199,7 @@ def seen_of(parsed: dcp_metadata.Parsed) -> tuple[list[Any], list[Item]]:
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(metadata_of_torch(), st.integers(2, pickle.HIGHEST_PROTOCOL))
 def test_both_lanes_read_what_torch_meant(tmp_path: Path, metadata: Any, protocol: int) -> None:
     data = pickle.dumps(metadata, protocol)
@@ -522,7 +522,6 @@ PLAIN = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(PLAIN)
 def test_plain_values_come_back(value: Any) -> None:
     out = io.BytesIO()

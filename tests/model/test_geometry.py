@@ -164,7 +164,7 @@ def arbitrary(draw: st.DrawFn) -> tuple[Shape, list[Box]]:
     return shape, boxes
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(arbitrary())
 def test_arbitrary_boxes_agree_with_a_count_of_every_element(
     case: tuple[Shape, list[Box]],

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptctl import protocol
@@ -198,7 +198,6 @@ RECORDS: dict[str, st.SearchStrategy[Record]] = {
 
 
 @given(st.one_of(*RECORDS.values()))
-@settings(deadline=None)
 def test_what_was_written_is_read(record: Record) -> None:
     data = record.encode()
     back = decode(type(record), data)
@@ -286,7 +285,6 @@ def test_junk_is_refused(name: str, junk: str) -> None:
 
 
 @given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
-@settings(deadline=None)
 def test_any_bytes_are_refused(data: bytes) -> None:
     for name in EXAMPLES:
         refuses(name, data)

@@ -174,7 +174,7 @@ def tensors(draw: st.DrawFn) -> Any:
     return layout(tensor.reshape(shape))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(tensors(), st.lists(st.integers(0, 1 << 16), max_size=5), st.booleans())
 def test_the_scanner_says_what_torch_says(tensor: Any, cuts: list[int], big: bool) -> None:
     assert scanned(tensor, cuts, big=big) == oracle(tensor)

@@ -15,7 +15,6 @@ from ckptctl.sharding.mesh import Mesh, chunk, parts
 from ckptctl.sharding.overlaps import Overlaps
 
 
-@settings(deadline=None)
 @given(st.integers(0, 200), st.integers(1, 40))
 def test_chunks_are_those_of_torch(extent: int, count: int) -> None:
     torch = pytest.importorskip("torch")
@@ -30,7 +29,6 @@ def test_chunks_are_those_of_torch(extent: int, count: int) -> None:
     assert begin == extent
 
 
-@settings(deadline=None)
 @given(st.integers(0, 50), st.integers(1, 12))
 def test_offsets_are_those_of_dtensor(extent: int, count: int) -> None:
     placements = pytest.importorskip("torch.distributed.tensor.placement_types")
@@ -84,7 +82,7 @@ MESHES = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(st.integers(0, 9), max_size=4).map(tuple),
     MESHES,
@@ -129,7 +127,6 @@ def boxes_of(ndim: int) -> Any:
     return st.tuples(st.lists(box, max_size=12), box)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 3).flatmap(boxes_of))
 def test_overlaps_are_all_found(drawn: tuple[list[Box], Box]) -> None:
     boxes, wanted = drawn

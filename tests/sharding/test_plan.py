@@ -158,7 +158,7 @@ def test_the_same_number_of_ranks_copies_everything(case: str) -> None:
 BOXES = st.lists(st.integers(0, 12), min_size=1, max_size=3).map(tuple)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["float32", "bool", "int4"]), BOXES, st.integers(1, 4)),
@@ -187,7 +187,7 @@ def test_every_element_is_written_once(
     check(found, source)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(BOXES, st.integers(1, 6), st.integers(1, 6))
 def test_there_and_back_is_where_it_began(shape: tuple[int, ...], one: int, other: int) -> None:
     source = made({"t": ("float32", shape, rows(shape, one)), "u": ("int8", (7,), rows((7,), one))})

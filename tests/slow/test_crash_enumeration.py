@@ -46,8 +46,6 @@ from support.crash import (
     survey,
 )
 
-pytestmark = pytest.mark.slow
-
 BIG = random.Random(7).randbytes((1 << 20) + 1)
 """More than a quick look hashes."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import pytest
-
 from ckptctl.checks import CHECKS
 from ckptctl.errors import NothingThere
 from ckptctl.model.finding import Stage
@@ -59,7 +57,6 @@ def half_visible(root: Path) -> list[str]:
     return [p.path for p in sealed if verify(store, p, options=options).verdict is not Verdict.OK]
 
 
-@pytest.mark.slow
 def test_300_kills_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     root, acknowledged, complaints = tmp_path / "run", tmp_path / "acknowledged", tmp_path / "err"
     root.mkdir()

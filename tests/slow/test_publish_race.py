@@ -22,8 +22,6 @@ RACERS = 8
 FIRST = 10
 STEPS = range(FIRST, FIRST + RACERS)
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:

@@ -14,8 +14,6 @@ from ckptctl.storage.posix import PosixStore
 from support.gloo import LAYOUTS, NAMES, run_ranks
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.slow  # processes that import torch take long on few CPUs
-
 COUNTS = (1, 2, 3, 4, 5, 8)
 
 LOAD = '''

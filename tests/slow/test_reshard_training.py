@@ -11,8 +11,6 @@ from support.cli import run
 from support.gloo import run_ranks
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.slow
-
 TRAINING = '''
 import json
 

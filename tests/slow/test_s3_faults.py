@@ -26,8 +26,6 @@ POINTER_KEY = re.compile(r"ckptctl\.pointers/")
 PROBE_KEY = re.compile(r"ckptctl\.probe/")
 SLANDER = ("altered-file", "checksum", "truncated-file", "missing-file", "resized-file")
 
-pytestmark = pytest.mark.slow
-
 
 class Fault(Enum):
     """What goes wrong with one request."""
