@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ckptctl.formats.registry import LAYOUTS
 from ckptctl.model.commit_state import State
 from ckptctl.model.components import COMPONENTS
 from ckptctl.model.manifest import (
@@ -77,6 +78,11 @@ def test_each_verdict_is_explained() -> None:
 def test_each_component_is_named() -> None:
     text = section(DOCS / "verify.md", "What a resume needs")
     assert [name for name in COMPONENTS if name not in text] == []
+
+
+def test_each_layout_is_explained() -> None:
+    _, _, prose = docs.text_of(DOCS / "frameworks.md").partition("<!-- end of layouts -->")
+    assert [one.name for one in LAYOUTS if f"`{one.name}`" not in prose] == []
 
 
 def test_the_picture_of_the_rooms_has_all_of_them() -> None:
