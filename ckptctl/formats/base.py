@@ -86,6 +86,11 @@ class Folder:
         return self.files | self.folders
 
     @cached_property
+    def suffixes(self) -> frozenset[str]:
+        """What the names of files end in, without the dot: tells quickly what cannot be there."""
+        return frozenset(name.rpartition(".")[2] for name in self.files)
+
+    @cached_property
     def named(self) -> Mapping[str, CheckpointName]:
         """What the names in it say, each beside its siblings of the same kind."""
         found = [*steps_of(sorted(self.folders)), *steps_of(sorted(self.files))]

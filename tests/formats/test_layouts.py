@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from ckptctl.formats.base import Claim, Folder, Reads, StepKind
 from ckptctl.formats.registry import LAYOUTS
 from ckptctl.model.names import steps_of
 from ckptctl.storage import Entry, Reader, Store, open_store
+from conftest import FIXTURES
 
 
 def root_of(store: Store) -> Folder:
@@ -284,6 +286,27 @@ BUILT: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, int | None]]]] = {
         ("params/manifest.ocdbt", "params/_METADATA", "params/d/0123"),
         {"params": ("orbax", None)},
     ),
+    "files of steps": (
+        ("train_step_900.pt", "train_step_1000.pt", "optimizer_step_900.pt", "train_0.pt"),
+        {"train_step_900.pt": ("torch", 900), "train_step_1000.pt": ("torch", 1000)},
+    ),
+    "a pipeline of diffusers": (
+        (
+            "checkpoint-500/unet/diffusion_pytorch_model.safetensors",
+            "checkpoint-500/optimizer.bin",
+            "checkpoint-500/scheduler.bin",
+            "checkpoint-500/random_states_0.pkl",
+        ),
+        steps("huggingface", "checkpoint-{}", 500),
+    ),
+    "somebody's own states": (
+        ("step-3/.metadata", "old_optim_states.pt"),
+        steps("dcp", "step-{}", 3),
+    ),
+    "a file in another form beside": (
+        ("step-6/model.safetensors", "step-6/ckpt_6.pt"),
+        steps("safetensors", "step-{}", 6),
+    ),
     "numbered models": (
         ("model000900.pt", "model001000.pt", "opt000900.pt", "opt001000.pt", "ema_0.99_001000.pt"),
         {"model000900.pt": ("torch", 900), "model001000.pt": ("torch", 1000)},
@@ -541,6 +564,28 @@ def test_a_thousand_trainer_checkpoints_cost_one_listing_each(tmp_path: Path) ->
     assert store.asked == {"entries": 1001}
 
 
+FORMS = (
+    "train_step_{}",
+    "policy_ver_{}",
+    "step{}-unsharded",
+    "model_{}",
+    "step_{}k",
+    "update-{}",
+    "{}_steps",
+    "run7_step_{}",
+    "checkpoint_step_{}",
+    "iter-{}-ckpt",
+    "step_{}",
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["/.metadata", ".pt"])
+def test_names_with_other_words_have_their_steps(form: str, kind: str, tmp_path: Path) -> None:
+    put(tmp_path / "run", *(form.format(step) + kind for step in (900, 1000)))
+    assert [step for _, step in rows(tmp_path / "run").values()] in ([900, 1000], [1000, 900])
+
+
 def test_accelerate_counts_saves(tmp_path: Path) -> None:
     put(tmp_path / "run", *(f"checkpoint_{n}/{f}" for n in (9, 10) for f in ("optimizer.bin",
         "model.safetensors", "random_states_0.pkl")))  # fmt: skip
@@ -549,6 +594,21 @@ def test_accelerate_counts_saves(tmp_path: Path) -> None:
         (None, 9, StepKind.COUNTER),
         (None, 10, StepKind.COUNTER),
     ]
+
+
+def test_accelerate_counts_steps_in_its_optimizer(tmp_path: Path) -> None:
+    for number in (1, 2):
+        part = tmp_path / f"checkpoint_{number}" / "optimizer_0"
+        shutil.copytree(FIXTURES / "fsdp2" / f"step-{number * 4 + 4}", part)
+        put(tmp_path, f"checkpoint_{number}/pytorch_model_fsdp_0/.metadata")
+        put(tmp_path, f"checkpoint_{number}/random_states_0.pkl")
+    found = {one.number: one for one in claims(root_of(open_store(str(tmp_path))))}
+    assert {number: one.step for number, one in found.items()} == {1: 8, 2: 12}
+    assert {one.layout for one in found.values()} == {"huggingface-fsdp"}
+    for one in (tmp_path / "checkpoint_2" / "optimizer_0").glob("*.distcp"):
+        one.write_bytes(b"")
+    damaged = {one.number: one for one in claims(root_of(open_store(str(tmp_path))))}
+    assert {number: one.step for number, one in damaged.items()} == {1: 8, 2: None}
 
 
 def test_a_file_that_the_user_names_is_claimed_whatever_its_name(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ class Composer(ReadsTorch, Layout):
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim the files of one batch on all ranks as one checkpoint."""
+        if "pt" not in folder.suffixes:
+            return
         found: dict[str, dict[int, re.Match[str]]] = {}
         for match in matches(folder.own_files, _FILE):
             found.setdefault(match["stem"], {})[int(match["rank"])] = match

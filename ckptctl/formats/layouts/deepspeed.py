@@ -17,7 +17,10 @@ _OPTIMIZER = re.compile(r"(?:\w+_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states
 _SHARDED = re.compile(r"zero_pp_rank_(\d+)_mp_rank_(\d+)_model_states\.pt")
 _MODEL = re.compile(r"mp_rank_(\d+)_model_states\.pt")
 _LAYER = re.compile(r"layer_(\d+)-(?:model_\d+-)?model_states\.pt")
-_ANY = re.compile(r".+[_-](?:model|optim)_states\.pt")
+_EXPERT = re.compile(
+    r"(?:layer_\d+_expert_\d+|expp_rank_\d+)_mp_rank_\d+_(?:model|optim)_states\.pt"
+)
+_OWN = (_MODEL, _SHARDED, _OPTIMIZER, _LAYER, _EXPERT)
 
 
 class DeepSpeed(Layout):
@@ -29,7 +32,10 @@ class DeepSpeed(Layout):
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with files of model or optimizer states."""
-        if any(_ANY.fullmatch(name) for name in folder.files):
+        if "pt" not in folder.suffixes:
+            return
+        states = (name for name in folder.files if name.endswith("_states.pt"))
+        if any(one.fullmatch(name) for name in states for one in _OWN):
             above, _, tag = folder.path.rpartition("/")
             resume = f"load_dir={above or '.'} tag={tag}" if tag else ""
             lacks = tuple(missing_parts(folder))

@@ -17,6 +17,7 @@ from ckptctl.formats.composite import Composite, Part
 from ckptctl.model.checkpoint import File
 
 _STATE = "trainer_state.json"
+_SUFFIXES = ("json", "pt", "pth", "bin", "pkl", "safetensors")
 _RNG = re.compile(r"rng_state_(\d{1,9})\.pth")
 _RANDOM = re.compile(r"random_states_(\d{1,9})\.pkl")
 _LOCAL = re.compile(r"pytorch_model_fsdp(?:_\d+)?_rank(\d{1,9})\.bin")
@@ -37,6 +38,8 @@ _NUMBERED = re.compile(r"checkpoint-(\d{1,18})")
 
 def _is_one(folder: Folder) -> Sure | None:
     """Tell whether names are those of one checkpoint, and how surely."""
+    if folder.suffixes.isdisjoint(_SUFFIXES) and not folder.folders:
+        return None
     if any(_NUMBERED.fullmatch(name) or _COUNTED.fullmatch(name) for name in folder.folders):
         return None  # the directory of a run, which has a trainer_state.json of its own
     own = [name for name in folder.files if _TRAINER.fullmatch(name) or _ACCELERATE.fullmatch(name)]
@@ -71,7 +74,8 @@ def _lacks(folder: Folder) -> Iterator[str]:
     scheduler = any(map(_SCHEDULER.fullmatch, files))
     random = numbered(files, _RANDOM if accelerate else _RNG)
     weights = any(map(_WEIGHTS.fullmatch, files)) or any(map(_FSDP_MODEL.fullmatch, folders))
-    if not weights and not tags:
+    others = [n for n in folders if not _FSDP_OPTIMIZER.fullmatch(n)]  # pipelines: unet, vae
+    if not weights and not others:
         yield (
             "pytorch_model_fsdp_0"
             if any(map(_FSDP_OPTIMIZER.fullmatch, folders))
@@ -120,6 +124,10 @@ def _step_inside(folder: Folder) -> int | None:
             from ckptctl.formats.torch.glance import optimizer_step
 
             return optimizer_step(folder.store, folder.join(name))
+    if "optimizer_0" in folder.folders:
+        from ckptctl.formats.dcp import glance
+
+        return glance.optimizer_step(folder.store, folder.join("optimizer_0"))
     return None
 
 

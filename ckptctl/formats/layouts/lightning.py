@@ -43,6 +43,8 @@ class LightningFiles(ReadsTorch, Layout):
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim each ``.ckpt`` file that is named as Lightning does or says that it is one."""
+        if not any(suffix.startswith("ckpt") for suffix in folder.suffixes):
+            return
         for name in sorted(folder.own_files):
             stem = name.removesuffix(_UNFINISHED)
             if not stem.endswith(_SUFFIX):
@@ -72,8 +74,10 @@ class LightningFolders(Dcp):
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with ``meta.pt``, or one that ends in ``.ckpt`` and holds shards."""
-        shards = reader.detect(folder.names)
         named = _SUFFIX in folder.name.text
+        if not named and _META not in folder.files:
+            return
+        shards = reader.detect(folder.names)
         if not (_META in folder.files and (shards or named)) and not (shards and named):
             return
         lacks = tuple(name for name in (".metadata", _META) if name not in folder.files)

@@ -27,13 +27,18 @@ _TRACKER = PointerRule("latest_checkpointed_iteration.txt")
 
 def _is_megatron(folder: Folder) -> bool:
     """Tell by the small file that is written last, or by what only Megatron puts there."""
+    return _backend(folder) not in ("", "zarr")
+
+
+def _backend(folder: Folder) -> str:
+    """Return what wrote the shards, as the metadata says; empty for files of something else."""
     if _METADATA not in folder.files:
-        return False
+        return ""
     try:
         said = json.loads(folder.peek(_METADATA) or b"")
     except ValueError:
-        return "common.pt" in folder.files
-    return isinstance(said, dict) and "sharded_backend" in said
+        return "damaged" if "common.pt" in folder.files else ""
+    return str(said.get("sharded_backend", "")) if isinstance(said, dict) else ""
 
 
 class Megatron(Dcp):
@@ -45,8 +50,9 @@ class Megatron(Dcp):
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with Megatron's metadata, or with what its name promises."""
-        shards = reader.detect(folder.names)
-        if _is_megatron(folder) or (shards and "common.pt" in folder.files):
+        if folder.files.isdisjoint((_METADATA, "common.pt")):
+            return
+        if _is_megatron(folder) or ("common.pt" in folder.files and reader.detect(folder.names)):
             lacks = tuple(n for n in (".metadata", _METADATA) if n not in folder.files)
             yield directory(self.name, folder, Sure.MARKED, lacks=lacks)
 
@@ -69,7 +75,7 @@ class NeMo(Composite):
 
 
 class MegatronLegacy(Layout):
-    """Checkpoints of Megatron's legacy format: a directory per tensor and pipeline rank."""
+    """Checkpoints of Megatron's older formats: a directory per model parallel rank, or zarr."""
 
     name = "megatron-legacy"
     title = "Megatron legacy"
@@ -80,6 +86,8 @@ class MegatronLegacy(Layout):
         ranks = [name for name in folder.folders if _RANK.fullmatch(name)]
         if ranks:
             yield directory(self.name, folder, Sure.MARKED, lacks=tuple(_missing(folder, ranks)))
+        elif _backend(folder) == "zarr":
+            yield directory(self.name, folder, Sure.MARKED)
         elif _NAME.fullmatch(folder.name.text) and _OPTIMIZER in folder.files:
             yield directory(self.name, folder, Sure.PATTERN, lacks=("mp_rank_00/",))
 

@@ -59,5 +59,5 @@ def _places(folder: Folder) -> Iterator[tuple[str, Folder]]:
             if not matches(inside.own_files, _FILE) and inside.files:
                 return
             yield f"{name}/", inside
-    elif folder.files:
+    elif not folder.suffixes.isdisjoint(("pt", "dirty")):
         yield "", folder

@@ -26,11 +26,12 @@ class SafetensorsFiles(Layout):
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim files with steps in their names one by one, else the directory as one."""
+        index = "json" in folder.suffixes and any(name.endswith(_INDEX) for name in folder.files)
+        if "safetensors" not in folder.suffixes and not index:
+            return
         names = [n for n in sorted(folder.own_files) if n.endswith(_SUFFIX)]
         if folder.asked.endswith(_SUFFIX) and folder.asked in folder.files:
             yield file(self.name, folder, folder.asked, Sure.SUFFIX)
-            return
-        if not names and not any(name.endswith(_INDEX) for name in folder.files):
             return
         steps = [n for n in names if folder.named[n].recognised and not _OF_A_SET.fullmatch(n)]
         if steps and not is_checkpoint(folder):

@@ -23,12 +23,14 @@ class TorchCheckpointing(Layout):
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a step's directory that holds nothing but items of ranks."""
+        if folder.name.step is None or "pt" not in folder.suffixes:
+            return
         found = matches(folder.files, _FILE)
         items: dict[str, set[int]] = {}
         for match in found:
             items.setdefault(match[1], set()).add(int(match[2]))
         others = folder.files - {match[0] for match in found} - {_METADATA}
-        if folder.name.step is None or any(name.endswith(".pt") for name in others):
+        if any(name.endswith(".pt") for name in others):
             return
         if "model" not in items or (len(items) < 2 and _METADATA not in folder.files):
             return

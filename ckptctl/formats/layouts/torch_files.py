@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from ckptctl.formats.base import Claim, Folder, Layout, Sure
 from ckptctl.formats.claims import directory, file, is_checkpoint, missing_of_sets
 from ckptctl.formats.torch.layout import SUFFIXES, ReadsTorch
-from ckptctl.model.names import CheckpointName
+from ckptctl.model.names import CheckpointName, steps_of
 
+_ENDS = frozenset(("pt", "pth", "ckpt", "bin", "pkl", "tmp", "temp", "partial", "incomplete"))
 _WORD = re.compile(
     r"(?:.*[^a-z])?(?:model|checkpoint|ckpt|last|latest|best|final|weights|snapshot|state_dict)\d*"
     r"(?:[^a-z].*)?\.(?:pt|pth|ckpt)",
@@ -24,9 +25,13 @@ _WHOLE_MODEL = re.compile(
     r"(?:pytorch_model|adapter_model|consolidated)(?:[-.]\d+(?:-of-\d+)?)?\.(?:bin|pth)"
 )
 _SIDE = re.compile(
-    r"(?:.*[^a-z])?(?:opt|optim|optimizer|sched|scheduler|rng|random|scaler|tokenizer|vocab|config|args"
-    r"|rank|shard|part|chunk|data|dataset|train|val|valid|test|batch|sample|samples|embeddings?"
-    r"|cache|features?|labels?|stats|index|meta|metadata|dataloader|sampler)\d*(?:[^a-z].*)?",
+    r"(?:.*[^a-z])?(?:opt|optim|optimizer|sched|scheduler|rng|random|scaler|tokenizer|vocab|config"
+    r"|args|rank|local|shard|part|chunk|index|meta|metadata|dataloader|sampler)\d*(?:[^a-z].*)?",
+    re.IGNORECASE,
+)
+_DATA = re.compile(
+    r"(?:.*[^a-z])?(?:data|dataset|train|val|valid|test|batch|samples?|embeddings?|cache|features?"
+    r"|labels?|stats)\d*(?:[^a-z].*)?",
     re.IGNORECASE,
 )
 
@@ -42,20 +47,31 @@ class TorchFiles(ReadsTorch, Layout):
         if folder.asked.endswith(SUFFIXES) and folder.asked in folder.files:
             yield file(self.name, folder, folder.asked, Sure.SUFFIX)
             return
+        if folder.suffixes.isdisjoint(_ENDS):
+            return
         names = [name for name in sorted(folder.own_files) if _stem(name).endswith(SUFFIXES)]
-        if not names or any(name.endswith(".safetensors") for name in folder.files):
-            names = [name for name in names if folder.named[name].recognised]
-        whole = [name for name in names if _WHOLE_MODEL.fullmatch(name)]
-        if names and not folder.checkpoints and (is_checkpoint(folder) or whole):
-            yield directory(self.name, folder, Sure.SUFFIX, lacks=tuple(missing_of_sets(names)))
+        whole = any(_WHOLE_MODEL.fullmatch(name) for name in names)
+        if "safetensors" not in folder.suffixes and not folder.checkpoints:
+            if names and (is_checkpoint(folder) or whole):
+                yield directory(self.name, folder, Sure.SUFFIX, lacks=tuple(missing_of_sets(names)))
+                return
+        elif is_checkpoint(folder):
             return
         series = _counting(folder, names)
         for name in names:
-            said = folder.named[name]
             stem = _stem(name)
-            counts = said.recognised and name not in series
-            if not _SIDE.fullmatch(stem) and (_WORD.fullmatch(stem) or counts):
+            if not _SIDE.fullmatch(stem) and (
+                _WORD.fullmatch(stem) or _counts(folder, name, series)
+            ):
                 yield file(self.name, folder, name, Sure.SUFFIX)
+
+
+def _counts(folder: Folder, name: str, series: set[str]) -> bool:
+    """Tell whether a file's number is that of a step or an epoch."""
+    if not folder.named[name].recognised or name in series:
+        return False
+    (alone,) = steps_of([name])
+    return alone.recognised or not _DATA.fullmatch(_stem(name))
 
 
 def _stem(name: str) -> str:

@@ -26,7 +26,7 @@ class Verl(Layout):
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a step with its roles, or a directory with the files of one role."""
-        if any(_FILE.fullmatch(name) for name in folder.files):
+        if "pt" in folder.suffixes and any(map(_FILE.fullmatch, folder.files)):
             yield directory(self.name, folder, Sure.MARKED, lacks=tuple(_missing(folder, "")))
             return
         roles = sorted(folder.folders.intersection(_ROLES))
