@@ -13,7 +13,8 @@ from functools import cached_property
 from typing import Protocol
 
 from ckptctl.errors import NotFound, Refused, StorageError
-from ckptctl.model.checkpoint import Checkpoint, File
+from ckptctl.model.checkpoint import Checkpoint, File, Items
+from ckptctl.model.checkpoint import Entry as EntryOfState
 from ckptctl.model.commit_state import State
 from ckptctl.model.names import CheckpointName, steps_of
 from ckptctl.storage import Entry, Reader, Store, walk
@@ -206,6 +207,23 @@ class Encoding(Protocol):
         """Yield every byte of the file in one region, in order; raises ``MalformedData``."""
 
 
+class MetadataWriter(Protocol):
+    """How the metadata of a sharded checkpoint is written, once its shards are."""
+
+    file: str
+
+    def encode(
+        self,
+        entries: Mapping[str, EntryOfState],
+        items: Items,
+        paths: Mapping[str, tuple[str | int, ...]],
+        *,
+        save_id: str,
+        checkpoint_id: str,
+    ) -> Iterator[bytes]:
+        """Yield the bytes of the metadata file."""
+
+
 class Layout(Protocol):
     """Which files make one checkpoint; one class per framework, one file each.
 
@@ -217,6 +235,7 @@ class Layout(Protocol):
     title: str
     reads: Reads = Reads.NAMES
     pointers: tuple[PointerRule, ...] = ()
+    writer: MetadataWriter | None = None
 
     def claim(self, folder: Folder) -> Iterable[Claim]:
         """Claim the directory as one checkpoint, or files in it as one or several.
@@ -232,7 +251,7 @@ class Layout(Protocol):
         ``files`` are relative to ``base``. Raises ``StorageError`` only where the storage does not
         answer, and ``Refused`` where the layout is not read at all.
         """
-        raise Refused(f"the contents of {self.title} checkpoints are not read yet")
+        raise Refused(f"{self.title}: contents not read yet")
 
     def files(
         self, store: Store, base: str, members: Iterable[str] | None = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ckptctl.errors import UsageError
-from ckptctl.formats.base import Layout
+from ckptctl.formats.base import Claim, Folder, Layout
 from ckptctl.formats.layouts.composer import Composer
 from ckptctl.formats.layouts.dcp import Dcp
 from ckptctl.formats.layouts.deepspeed import DeepSpeed
@@ -45,6 +47,31 @@ LAYOUTS: tuple[Layout, ...] = (
     SafetensorsFiles(),
 )
 """Asked in this order; of several that claim a directory the surest is taken."""
+
+
+SHARDED: Layout = LAYOUTS[0]
+"""What reshard reads and writes, and convert writes for a number of ranks."""
+
+
+class _Unclaimed(Layout):
+    """A directory that is named like a checkpoint and that no layout claims."""
+
+    name = "unknown"
+    title = "of no known format"
+
+    def claim(self, folder: Folder) -> tuple[Claim, ...]:  # noqa: ARG002
+        """Claim nothing: what nobody claims is left over."""
+        return ()
+
+
+UNCLAIMED: Layout = _Unclaimed()
+"""What lists the files of such a directory."""
+
+
+def metadata_of(name: str, files: Iterable[str]) -> list[str]:
+    """Return the files without which nothing can be loaded, for any layout or none."""
+    found = next((one for one in LAYOUTS if one.name == name), UNCLAIMED)
+    return found.metadata(files)
 
 
 def layout(name: str) -> Layout:

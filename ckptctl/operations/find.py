@@ -1,45 +1,38 @@
-"""Finding checkpoints below a root, and the pointers that name them."""
+"""Finding checkpoints below a root: what layouts claim, from the top down, each one once."""
 
 from __future__ import annotations
 
 import os
 import posixpath
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ckptctl.errors import NotFound, NothingThere, StorageError
-from ckptctl.formats.dcp import reader as dcp
+from ckptctl.errors import NotFound, NothingThere, Refused, StorageError
+from ckptctl.formats import registry
+from ckptctl.formats.base import Claim, Folder, Layout, Reads, Sure, as_file
+from ckptctl.model.checkpoint import Checkpoint, File
+from ckptctl.model.manifest import MANIFEST, POINTERS
 from ckptctl.model.names import CheckpointName, parse_name
 from ckptctl.storage import Entry, Store
 
 DEPTH = 4
 """Levels of directories below a root in which checkpoints are looked for."""
 
-_POINTER_FILES = (
-    "latest",
-    "latest_checkpointed_iteration.txt",
-    "latest_committed",
-    "latest_universal",
-    "last_checkpoint",
-)
-_POINTER_LIMIT = 4096
-_OTHER_FORMATS = (
-    ("safetensors", re.compile(r".*\.safetensors(\.index\.json)?")),
-    ("deepspeed", re.compile(r".*(model|optim)_states\.pt")),
-    ("orbax", re.compile(r"_CHECKPOINT_METADATA|manifest\.ocdbt")),
-    ("torchsnapshot", re.compile(r"\.snapshot_metadata")),
-    ("torch", re.compile(r".*\.(pt|pth|ckpt|bin)")),
-)
+UNKNOWN = "unknown"
+"""The format of a directory that is named like a checkpoint and that no layout claims."""
+
+RECORDS = ".ckptctl"
+"""What is added to the name of a checkpoint that is a file, for the directory of its records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a checkpoint is: its path below the root and what its directory holds.
+    """One checkpoint of a store: its path below the root, its layout, and what it is made of.
 
-    ``format`` is empty where no known layout was recognised; ``problem`` says why its directory
-    could not be listed.
+    ``entries`` are the direct children of its directory, or its files where it is a set of files.
+    ``format`` is the layout's name, empty for an empty directory that is named like a checkpoint;
+    ``problem`` says why nothing can be told of it. ``linked`` means that a link leads to it.
     """
 
     path: str
@@ -47,113 +40,283 @@ class Place:
     entries: tuple[Entry, ...]
     format: str = ""
     problem: str = ""
+    members: tuple[str, ...] | None = None
+    lacks: tuple[str, ...] = ()
+    staging: str = ""
+    number: int | None = None
+    resume: str = ""
+    linked: bool = False
+
+    @property
+    def reads(self) -> Reads:
+        """How far this release reads it."""
+        if self.problem or self.format in ("", UNKNOWN):
+            return Reads.NAMES
+        return self.layout.reads
 
     @property
     def readable(self) -> bool:
-        """True if this release reads the format."""
-        return self.format == dcp.NAME
+        """True if this release reads the whole of it."""
+        return self.reads is Reads.WHOLE
+
+    @property
+    def layout(self) -> Layout:
+        """The layout that claims it; raises ``UsageError`` where none does."""
+        return registry.layout(self.format)
+
+    @property
+    def base(self) -> str:
+        """The directory that the paths of its files are relative to."""
+        return self.path if self.members is None else self.path.rpartition("/")[0]
+
+    @property
+    def records(self) -> str:
+        """The directory of ckptctl's records about it: its own, or one beside its files."""
+        return self.path if self.members is None else f"{self.path}{RECORDS}"
+
+    @property
+    def committed(self) -> bool:
+        """True if it has a manifest, whatever that says."""
+        return any(entry.name == MANIFEST for entry in self.entries)
 
     @property
     def order(self) -> tuple[bool, int, int, str]:
         """Numeric step order; what has no step comes first, never by text or time."""
-        number = self.name.step if self.name.step is not None else self.name.epoch
-        return (number is not None, number or 0, self.name.epoch or 0, self.path)
+        name = self.name
+        first = (name.step, self.number, name.epoch)
+        known = next((one for one in first if one is not None), None)
+        return (known is not None, known or 0, name.epoch or 0, self.path)
+
+    def files(self, store: Store) -> dict[str, File]:
+        """List all its files by path relative to ``base``, records of ckptctl too."""
+        if self.format in ("", UNKNOWN):
+            return registry.UNCLAIMED.files(store, self.base, self.members)
+        flat = self.members is None and all(one.kind != "directory" for one in self.entries)
+        if flat and not self.problem:  # they were listed already
+            return {one.name: as_file(one.name, one) for one in self.entries}
+        return self.layout.files(store, self.base, self.members)
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
-    """A name that trainers leave for the newest checkpoint; ``target`` is its path if it is there."""
-
-    name: str
-    text: str
-    target: str | None = None
-
-
-def find(store: Store) -> list[Place]:
+def find(store: Store, framework: str = "") -> list[Place]:
     """Find every checkpoint below the store's root, in numeric order of their steps.
 
-    The root itself may be one. A directory that is named like a checkpoint but holds none of a
-    known format is listed too: it may be what is left of one.
+    The root itself may be one. A directory that is named like a checkpoint and that no layout
+    claims is listed too: it may be what is left of one. ``framework`` is the one layout to ask.
     Raises ``NothingThere`` if the root does not exist, ``StorageError`` if it cannot be listed.
     """
-    try:
-        entries = store.entries()
-    except NotFound:
-        raise NothingThere(f"{store.url}: no such directory") from None
-    found = list(_find(store, "", entries, DEPTH, _name_of_root(store)))
-    return sorted(found, key=lambda place: place.order)
+    return sorted(_Walk(store, framework).places(), key=lambda place: place.order)
 
 
-def _name_of_root(store: Store) -> CheckpointName:
+def name_of_root(store: Store) -> CheckpointName:
+    """Return what the name of the store's root says."""
     url = store.url.rstrip("/")
     if "://" not in url:
         url = posixpath.abspath(url)
     return parse_name(posixpath.basename(url))
 
 
-def _find(
-    store: Store, path: str, entries: list[Entry], depth: int, name: CheckpointName
-) -> Iterator[Place]:
-    names = [entry.name for entry in entries]
-    if dcp.detect(names):
-        yield Place(path, name, tuple(entries), dcp.NAME)
-        return
-    below: list[Place] = []
-    deeper: list[str] = []
-    for entry in entries:
-        if entry.kind != "directory" or entry.target is not None or depth == 0:
-            continue
-        if entry.name.startswith(("ckptctl.", ".")) or entry.name == "lost+found":
-            continue  # our own records, snapshots of file servers, and what is the system's
-        own = parse_name(entry.name)
-        if name.recognised and own.step is None:
-            # parts of one checkpoint (an optimizer's directory, a model's) belong to its step
-            own = CheckpointName(own.text, name.step, name.epoch, name.staging or own.staging)
+class _Walk:
+    """One walk over a root, from the top down; what is claimed is not descended into."""
+
+    def __init__(self, store: Store, framework: str) -> None:
+        self._store = store
+        self._layouts = (registry.layout(framework),) if framework else registry.LAYOUTS
+        self._forced = bool(framework)
+        self._links: list[tuple[Entry, CheckpointName]] = []
+
+    def places(self) -> list[Place]:
+        """Walk the root, then the linked directories that lead to no place found so far."""
         try:
-            inside = store.entries(entry.path)
+            entries = self._store.entries()
         except NotFound:
-            continue
-        except StorageError as error:
-            below.append(Place(entry.path, own, (), problem=str(error)))
-            continue
-        deeper += [inner.name for inner in inside]
-        below.extend(_find(store, entry.path, inside, depth - 1, own))
-    other = _other_format(names) or _other_format(deeper)
-    if not other and any(name not in dcp.COMPANIONS for name in names):
-        other = "unknown"
-    own_text = path.rpartition("/")[2] if path else name.text
-    remains = parse_name(own_text).recognised and bool(other or not own_text.isdigit())
-    if any(place.readable for place in below) or not remains:
+            raise NothingThere(f"{self._store.url}: no such directory") from None
+        root = Folder(self._store, "", name_of_root(self._store), tuple(entries))
+        found = list(self._walk(root, DEPTH))
+        known = {self._real(place.path) for place in found}
+        for entry, name in sorted(self._links, key=lambda one: not one[1].recognised):
+            real = self._real(entry.path)
+            if real in known or self._real("").startswith(f"{real}/") or real == self._real(""):
+                continue  # another name of a place in this root, or a loop
+            try:
+                inside = tuple(self._store.entries(entry.path))
+            except StorageError as error:
+                if name.recognised:
+                    found.append(Place(entry.path, name, (), problem=str(error)))
+                continue
+            linked = list(self._walk(Folder(self._store, entry.path, name, inside), 0))
+            found.extend(replace(place, linked=True) for place in linked)
+            known |= {self._real(place.path) for place in linked}
+        return found
+
+    def _real(self, path: str) -> str:
+        url = self._store.url
+        return path if "://" in url else os.path.realpath(posixpath.join(url, path))
+
+    def _walk(self, folder: Folder, depth: int) -> Iterator[Place]:
+        claims, ties = _surest(one for layout in self._layouts for one in layout.claim(folder))
+        whole = claims.pop(folder.path, None)
+        if whole is not None and (whole.members is not None or self._is_root(folder, whole)):
+            if whole.members is not None:
+                claims[folder.path] = whole
+            whole = None
+        if whole is not None:
+            yield _place(folder, whole, ties.get(folder.path, ""))
+            return
+        for path, claim in claims.items():
+            yield _place(folder, claim, ties.get(path, ""))
+        taken = {m.partition("/")[0] for c in claims.values() for m in c.members or ()}
+        below = list(self._below(folder, depth, taken))
+        if not claims and not any(place.format not in ("", UNKNOWN) for place in below):
+            remains = _remains(folder)
+            if remains is not None:
+                yield remains
+                return
         yield from below
+
+    def _below(self, folder: Folder, depth: int, taken: set[str]) -> Iterator[Place]:
+        for entry in folder.entries:
+            if entry.kind != "directory" or depth == 0 or entry.name in taken or _ours(entry.name):
+                continue
+            own = folder.named[entry.name]
+            if folder.name.recognised and own.step is None:
+                # a directory inside one that is named for a step belongs to that step
+                own = replace(
+                    own,
+                    step=folder.name.step,
+                    epoch=folder.name.epoch,
+                    staging=folder.name.staging or own.staging,
+                )
+            if entry.target is not None:
+                self._links.append((entry, own))
+                continue
+            try:
+                inside = tuple(self._store.entries(entry.path))
+            except NotFound:
+                continue
+            except StorageError as error:
+                yield Place(entry.path, own, (), problem=str(error))
+                continue
+            below = Folder(self._store, entry.path, own, inside, folder.names)
+            yield from self._walk(below, depth - 1)
+
+    def _is_root(self, folder: Folder, claim: Claim) -> bool:
+        """Tell whether a claimed directory holds checkpoints, so that it is none itself."""
+        if self._forced:
+            return False
+        if POINTERS in folder.folders:
+            return True
+        for name in folder.folders:
+            if _ours(name):
+                continue
+            inside = folder.below(name)
+            if inside is None:
+                continue
+            if MANIFEST in inside.files:
+                return True
+            if claim.sure < Sure.MARKED and parse_name(name).recognised:
+                claims = (one for layout in self._layouts for one in layout.claim(inside))
+                if any(one.path == inside.path for one in claims):
+                    return True
+        return False
+
+
+def _ours(name: str) -> bool:
+    """Tell whether a name is of our own records, of a file server's snapshots, or the system's."""
+    return name.startswith(("ckptctl.", ".")) or name.endswith(RECORDS) or name == "lost+found"
+
+
+def _surest(claims: Iterable[Claim]) -> tuple[dict[str, Claim], dict[str, str]]:
+    """Choose the surest claim of each path; say where two layouts are equally sure of one."""
+    best: dict[str, Claim] = {}
+    ties: dict[str, str] = {}
+    for claim in claims:
+        before = best.get(claim.path)
+        if before is None or claim.sure > before.sure:
+            best[claim.path] = claim
+            ties.pop(claim.path, None)
+        elif claim.sure == before.sure and claim.layout != before.layout:
+            ties[claim.path] = (
+                f"it may be of {before.layout} or of {claim.layout}: choose one by framework"
+            )
+    return best, ties
+
+
+def _place(folder: Folder, claim: Claim, problem: str) -> Place:
+    if claim.path == folder.path and claim.members is None:
+        name, entries = folder.name, folder.entries
     else:
-        yield Place(path, name, tuple(entries), other)
+        text = claim.path.rpartition("/")[2]
+        name = folder.named.get(text) or parse_name(text)
+        wanted = {member.partition("/")[0] for member in claim.members or ()}
+        entries = tuple(one for one in folder.entries if one.name in wanted)
+        records = folder.below(f"{text}{RECORDS}")
+        entries += records.entries if records is not None else ()
+    name = replace(name, step=claim.step, epoch=claim.epoch, staging=bool(claim.staging))
+    return Place(
+        claim.path,
+        name,
+        entries,
+        claim.layout,
+        problem,
+        claim.members,
+        claim.lacks,
+        claim.staging,
+        claim.number,
+        claim.resume,
+    )
 
 
-def _other_format(names: list[str]) -> str:
-    for format_name, pattern in _OTHER_FORMATS:
-        if any(pattern.fullmatch(name) for name in names):
-            return format_name
-    return ""
+def _remains(folder: Folder) -> Place | None:
+    """Return a directory that is named like a checkpoint and that no layout claims."""
+    text = folder.path.rpartition("/")[2] if folder.path else folder.name.text
+    known = parse_name(text)
+    strange = any(not name.startswith("ckptctl.") for name in folder.names)
+    if not known.recognised or (text.isdigit() and not strange):
+        return None
+    staging = "under a temporary name" if folder.name.staging else ""
+    return Place(
+        folder.path, folder.name, folder.entries, UNKNOWN if strange else "", staging=staging
+    )
 
 
-def open_place(store: Store) -> Place:
+def place_at(store: Store, path: str, layout: Layout) -> Place | None:
+    """Return the checkpoint that a directory is by one layout, or None."""
+    name = parse_name(path.rpartition("/")[2]) if path else name_of_root(store)
+    folder = Folder(store, path, name, tuple(store.entries(path)))
+    for claim in layout.claim(folder):
+        if claim.path == path and claim.members is None:
+            return _place(folder, claim, "")
+    return None
+
+
+def open_place(store: Store, framework: str = "") -> Place:
     """Return the one checkpoint that a store's root is; ``NothingThere`` where it is none."""
-    try:
-        entries = store.entries()
-    except NotFound:
-        raise NothingThere(f"{store.url}: no such directory") from None
-    if dcp.detect(entry.name for entry in entries):
-        return Place("", _name_of_root(store), tuple(entries), dcp.NAME)
+    for place in find(store, framework):
+        if not place.path and place.readable:
+            return place
     raise NothingThere(
         f"{store.url}: no checkpoint here; `ckptctl list {store.url}` shows what lies below"
     )
 
 
+def read_checkpoint(store: Store, place: Place) -> Checkpoint:
+    """Read what listing and metadata of a checkpoint say; damage becomes faults of it.
+
+    Raises ``Refused`` for a layout whose contents are not read, ``StorageError`` where the storage
+    does not answer.
+    """
+    if place.reads is Reads.NAMES:
+        raise Refused(f"{address(store, place.path)}: {place.problem or not_read(place)}")
+    return place.layout.read(store, place.base, place.files(store))
+
+
 def not_read(place: Place) -> str:
     """Say that a checkpoint's format is not one that this release reads."""
-    if place.format == "unknown":
+    if place.format in ("", UNKNOWN):
         return "of no format that this release knows"
-    return f"{place.format} is not read by this release"
+    if place.reads is Reads.TENSORS:
+        return f"{place.layout.title}: read by digest, diff and convert, and not verified yet"
+    return f"{place.layout.title}: contents not read yet"
 
 
 def address(store: Store, path: str) -> str:
@@ -167,14 +330,16 @@ def address(store: Store, path: str) -> str:
 AnyStore = TypeVar("AnyStore", bound=Store)
 
 
-def locate(url: str, opener: Callable[[str], AnyStore]) -> tuple[AnyStore, list[Place]]:
+def locate(
+    url: str, opener: Callable[[str], AnyStore], framework: str = ""
+) -> tuple[AnyStore, list[Place]]:
     """Open what a user named: a root with all its checkpoints, or the root that holds the one named.
 
     A checkpoint is opened through the directory it lies in, where its pointers are.
     Raises ``NothingThere`` where there is neither.
     """
     store = opener(url)
-    places = find(store)
+    places = find(store, framework)
     if not places:
         raise NothingThere(f"{url}: no checkpoint here or below")
     if len(places) > 1 or places[0].path:
@@ -196,48 +361,3 @@ def split(url: str) -> tuple[str, str]:
     scheme, _, rest = url.partition("://")
     parent, _, name = rest.rstrip("/").rpartition("/")
     return (f"{scheme}://{parent}" if parent else ""), name
-
-
-def pointers(store: Store, places: list[Place]) -> list[Pointer]:
-    """Read the pointers that trainers leave in a root: small text files and symbolic links."""
-    found: list[Pointer] = []
-    paths = {place.path for place in places}
-    steps: Mapping[int, str] = {
-        place.name.step: place.path
-        for place in places
-        if place.name.step is not None and not place.name.staging and "/" not in place.path
-    }
-    try:
-        entries = store.entries()
-    except StorageError:
-        return []
-    for entry in entries:
-        if entry.target is not None:
-            target: str | None = _inside(store, entry.target)
-            if target in paths:
-                found.append(Pointer(entry.name, entry.target, target))
-            elif entry.kind == "other":  # dangling, or a loop
-                found.append(Pointer(entry.name, entry.target))
-        elif entry.kind == "file" and entry.name in _POINTER_FILES:
-            text = _text(store, entry)
-            target = text if text in paths else None
-            if target is None and text.isdigit() and len(text) < 19:
-                target = steps.get(int(text))
-            found.append(Pointer(entry.name, text, target))
-    return found
-
-
-def _inside(store: Store, link: str) -> str:
-    """Return a link's target as a path below the root, or as it leads out of it."""
-    if not posixpath.isabs(link):
-        return posixpath.normpath(link)
-    return posixpath.relpath(os.path.realpath(link), os.path.realpath(store.url))
-
-
-def _text(store: Store, entry: Entry) -> str:
-    try:
-        with store.open(entry.path) as reader:
-            data = reader.read(0, min(reader.size, _POINTER_LIMIT))
-    except StorageError:
-        return ""
-    return data.decode("utf-8", "replace").strip()

@@ -8,15 +8,44 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 
 from ckptctl.errors import NotFound
-from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, Reads, StateSeen, Sure
+from ckptctl.formats.base import (
+    Claim,
+    Folder,
+    Layout,
+    MetadataWriter,
+    PointerRule,
+    Reads,
+    StateSeen,
+    Sure,
+)
 from ckptctl.formats.dcp import reader
 from ckptctl.formats.dcp.summary import summarise
-from ckptctl.model.checkpoint import Checkpoint, File
+from ckptctl.model.checkpoint import Checkpoint, Entry, File, Items
 from ckptctl.model.commit_state import State
 from ckptctl.storage import Store
 
 EXAMINE_LIMIT = 4 << 20
 """Bytes of metadata above which a listing does not parse it unless told to."""
+
+
+class DcpMetadata(MetadataWriter):
+    """Writes ``.metadata``."""
+
+    file = reader.METADATA
+
+    def encode(
+        self,
+        entries: Mapping[str, Entry],
+        items: Items,
+        paths: Mapping[str, tuple[str | int, ...]],
+        *,
+        save_id: str,
+        checkpoint_id: str,
+    ) -> Iterator[bytes]:
+        """Yield the pickle of the metadata."""
+        from ckptctl.formats.dcp.metadata_writer import encode_metadata
+
+        return encode_metadata(entries, items, paths, save_id=save_id, checkpoint_id=checkpoint_id)
 
 
 class Dcp(Layout):
@@ -26,6 +55,7 @@ class Dcp(Layout):
     title = "PyTorch DCP"
     reads = Reads.WHOLE
     pointers = (PointerRule("latest|last_checkpoint|latest_committed"),)
+    writer = DcpMetadata()
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory that holds metadata or shards."""

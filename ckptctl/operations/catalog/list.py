@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 
-from ckptctl.errors import MalformedData, NotFound, NothingThere, StorageError
-from ckptctl.formats.base import as_file
-from ckptctl.formats.dcp import reader as dcp
-from ckptctl.formats.dcp.summary import summarise
+from ckptctl.errors import MalformedData, NothingThere, StorageError
 from ckptctl.model.checkpoint import File, rank_of
 from ckptctl.model.commit_state import State
-from ckptctl.model.manifest import LATEST, MANIFEST, QUARANTINE
-from ckptctl.operations.find import Place, Pointer, find, not_read, pointers
+from ckptctl.model.manifest import LATEST, QUARANTINE
+from ckptctl.operations.find import Place, find, not_read
+from ckptctl.operations.pointers import Pointer, pointers
 from ckptctl.protocol import read_manifest, read_pointer, read_quarantine
 from ckptctl.storage import Store
-
-EXAMINE_LIMIT = 4 << 20
-"""Bytes of metadata above which a listing does not parse it unless told to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +30,7 @@ class Row:
     modified: float | None = None
     pointers: tuple[str, ...] = ()
     reason: str = ""
+    linked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +87,7 @@ def _row(
     files: dict[str, File] = {}
     state, reason, ranks = State.UNREADABLE, "", None
     try:
-        files = _files(store, place)
+        files = place.files(store)
         state, reason, ranks = _state(store, place, files, known, check=check)
     except StorageError as error:
         reason = str(error)
@@ -112,25 +108,16 @@ def _row(
         modified=max(times, default=None),
         pointers=tuple(names),
         reason=reason,
+        linked=place.linked,
     )
 
 
 def state_of(store: Store, place: Place) -> tuple[State, str, int | None]:
     """Tell the state of one checkpoint, why, and how many ranks wrote it."""
     try:
-        return _state(store, place, _files(store, place), {}, check=True)
+        return _state(store, place, place.files(store), {}, check=True)
     except StorageError as error:
         return State.UNREADABLE, str(error), None
-
-
-def _files(store: Store, place: Place) -> dict[str, File]:
-    prefix = f"{place.path}/" if place.path else ""
-    if any(entry.kind == "directory" for entry in place.entries):
-        return dcp.list_files(store, place.path)
-    return {
-        entry.path.removeprefix(prefix): as_file(entry.path.removeprefix(prefix), entry)
-        for entry in place.entries
-    }
 
 
 def _state(
@@ -146,61 +133,44 @@ def _state(
         return *sealed, _ranks(files)
     if place.problem:
         return State.UNREADABLE, place.problem, None
-    if not place.readable:
-        if place.format:
-            return State.NOT_EXAMINED, not_read(place), None
-        what = "neither metadata nor shards" if files else "the directory is empty"
+    if not place.format:
+        what = "it holds only records of ckptctl" if files else "the directory is empty"
         return State.INCOMPLETE, what, None
-    ranks = _ranks(files)
-    staging = place.name.staging
-    sources = dcp.metadata_files(files)
-    if not sources:
-        return (State.STAGING if staging else State.INCOMPLETE), "no metadata", ranks
-    if sources == [dcp.LEFTOVER]:
-        return State.INCOMPLETE, "only .metadata.tmp: the save was not completed", ranks
-    if not check and sum(files[name].size for name in sources) > EXAMINE_LIMIT:
-        return State.NOT_EXAMINED, "large metadata; parsed with --check", ranks
-    for name in sources:
-        if not files[name].is_file:
-            return State.UNREADABLE, f"{name} is not a file", ranks
-        try:
-            with store.open(f"{place.path}/{name}" if place.path else name) as reader:
-                summary = summarise(reader.read(0, reader.size), name, known)
-        except NotFound:
-            return State.INCOMPLETE, f"{name} vanished while it was read", ranks
-        if summary.problem:
-            return State.UNREADABLE, f"{name}: {summary.problem}", ranks
-        for path, length in summary.lengths.items():
-            file = files.get(path)
-            if file is None or not file.is_file:
-                return State.INCOMPLETE, f"{path} is not there", ranks
-            if file.size != length:
-                reason = f"{path} has {file.size} of {length} bytes"
-                return State.INCOMPLETE, reason, ranks
-    if staging:
-        return State.STAGING, "whole inside, under a temporary name", ranks
-    return State.COMPLETE, "", ranks
+    if place.lacks:
+        more = f" (and {len(place.lacks) - 1} more)" if len(place.lacks) > 1 else ""
+        state = State.STAGING if place.staging else State.INCOMPLETE
+        return state, f"{place.lacks[0]} is not there{more}", _ranks(files)
+    if not place.readable:
+        if place.staging:
+            return State.STAGING, place.staging, None
+        return State.NOT_EXAMINED, not_read(place), None
+    seen = place.layout.state(store, place.base, files, known, check=check)
+    if place.staging and seen.state is State.COMPLETE:
+        return State.STAGING, f"whole inside, {place.staging}", _ranks(files)
+    if place.staging and not place.layout.metadata(files):
+        return State.STAGING, seen.reason, _ranks(files)
+    return seen.state, seen.reason, _ranks(files)
 
 
 def _ranks(files: Iterable[str]) -> int:
-    return len({rank for rank in map(rank_of, filter(dcp.is_shard, files)) if rank is not None})
+    return len({rank for rank in map(rank_of, files) if rank is not None})
 
 
 def _sealed_state(
     store: Store, place: Place, files: Mapping[str, File]
 ) -> tuple[State, str] | None:
     """Tell the state by ckptctl's own records, or None where there are none."""
-    if any(path.startswith(f"{QUARANTINE}/") for path in files):
+    if any(entry.name == QUARANTINE for entry in place.entries):
         try:
-            record = read_quarantine(store, place.path)
+            record = read_quarantine(store, place.records)
         except MalformedData as error:
             return State.QUARANTINED, f"its newest quarantine record cannot be read: {error}"
         if record is not None and record.quarantined:
             return State.QUARANTINED, f"by {record.actor} at {record.time}: {record.reason}"
-    if MANIFEST not in files:
+    if not place.committed:
         return None
     try:
-        manifest = read_manifest(store, place.path)
+        manifest = read_manifest(store, place.records)
     except MalformedData as error:
         return State.UNREADABLE, str(error)
     for promised in manifest.files if manifest else ():

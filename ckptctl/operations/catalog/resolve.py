@@ -11,7 +11,8 @@ from ckptctl.model.commit_state import State
 from ckptctl.model.finding import Severity
 from ckptctl.model.manifest import LATEST, MANIFEST, Manifest
 from ckptctl.operations.catalog.list import state_of
-from ckptctl.operations.find import Place, address, find, pointers
+from ckptctl.operations.find import Place, address, find
+from ckptctl.operations.pointers import pointers
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.verify.units import Options
 from ckptctl.operations.verify.verify import Verdict, verify

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from ckptctl.completeness.classifier import NAMES, Classifier
 from ckptctl.errors import CkptctlError, MalformedData, NothingThere, StorageError
-from ckptctl.formats.dcp import reader as dcp
 from ckptctl.formats.items.scan import scan_items
 from ckptctl.model.checkpoint import (
     BoxIndex,
@@ -23,7 +22,7 @@ from ckptctl.model.checkpoint import (
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Box, Shape
 from ckptctl.operations.content.value import read_value
-from ckptctl.operations.find import Place
+from ckptctl.operations.find import Place, read_checkpoint
 from ckptctl.storage import Store
 
 _PROGRESS = ("progress", "scheduler")
@@ -140,7 +139,7 @@ class Viewer:
         storage does not answer.
         """
         self._store, self._place = store, place
-        self.checkpoint: Checkpoint = dcp.read(store, place.path)
+        self.checkpoint: Checkpoint = read_checkpoint(store, place)
         if not self.checkpoint.readable:
             faults = "; ".join(
                 f"{fault.where.file}: {fault.message}"

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from ckptctl.comparison.difference import Diff, SideSeen
-from ckptctl.errors import MalformedData, StorageError
+from ckptctl.errors import MalformedData
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.names import parse_name
 from ckptctl.model.run_facts import Plain
@@ -17,10 +17,9 @@ from ckptctl.operations.diff.content import Comparer, ContentSide, trusted_diges
 from ckptctl.operations.diff.structure import compare_facts, compare_progress, compare_structure
 from ckptctl.operations.find import split
 from ckptctl.operations.progress import Progress
-from ckptctl.operations.provenance.facts import Facts, facts_of, facts_of_values, is_part
+from ckptctl.operations.provenance.facts import Facts, facts_of, facts_of_values
 from ckptctl.operations.verify.units import Options
 from ckptctl.protocol import read_manifest
-from ckptctl.storage import open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +83,6 @@ def open_side(url: str) -> Side:
 def _facts(opened: Opened, manifest: Manifest | None) -> Facts:
     if opened.checkpoint.values:
         return facts_of_values(opened.checkpoint.values, "the file itself")
-    parent, name = split(opened.url)
-    if parent and is_part(name):
-        try:
-            return facts_of(open_store(parent), name, opened.checkpoint, manifest)
-        except StorageError:  # a parent need not be listable
-            pass
     return facts_of(opened.store, opened.base, opened.checkpoint, manifest)
 
 

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 from ckptctl.checks import Context
 from ckptctl.errors import MalformedData, NotFound
-from ckptctl.formats.dcp import reader as dcp
 from ckptctl.formats.items.crc_summary import print_of, says_something
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item
+from ckptctl.operations.find import Place
 from ckptctl.operations.provenance.collect import Plan
 from ckptctl.protocol.read import join
 from ckptctl.provenance.counters import moment_of, parameter_of
@@ -27,7 +27,7 @@ def closely(
     context: Context,
     plan: Plan,
     other_store: Store,
-    other_base: str,
+    other_place: Place,
     paths: Iterable[str],
 ) -> list[Probe]:
     """Compare up to 32 items of each file, and pieces of the same tensors in other files.
@@ -36,10 +36,13 @@ def closely(
     other's metadata cannot be used.
     """
     chosen = _choose(context, plan, set(paths))
-    with other_store.open(join(other_base, _metadata_of(other_store, other_base))) as reader:
-        if reader.size > _MOST_METADATA:
-            raise MalformedData("its metadata is too large to compare with")
-    other = dcp.read(other_store, other_base)
+    files, other_base = other_place.files(other_store), other_place.base
+    sources = other_place.layout.metadata(files)
+    if not sources:
+        raise MalformedData("it has no metadata")
+    if files[sources[0]].size > _MOST_METADATA:
+        raise MalformedData("its metadata is too large to compare with")
+    other = other_place.layout.read(other_store, other_base, files)
     if not other.readable:
         raise MalformedData("its metadata cannot be read")
     twins = _twins(other, {item.fqn for item in chosen})
@@ -79,13 +82,6 @@ def closely(
             if kind is Likeness.COUNT or says_something(mine) or says_something(theirs):
                 found.append(Probe(item.path, item.fqn, kind, mine == theirs))
     return found
-
-
-def _metadata_of(store: Store, base: str) -> str:
-    names = dcp.metadata_files(entry.name for entry in store.entries(base))
-    if not names:
-        raise MalformedData("it has no metadata")
-    return names[0]
 
 
 def _choose(context: Context, plan: Plan, paths: set[str]) -> list[Item]:

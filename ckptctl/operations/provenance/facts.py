@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ckptctl.comparison.consequences import standard_facts
-from ckptctl.errors import MalformedData, NotFound, Refused
-from ckptctl.formats.dcp import reader as dcp
+from ckptctl.errors import MalformedData, Refused
 from ckptctl.formats.pickles.unpickler import Opaque, attributes_of
 from ckptctl.formats.pickles.values import MAX_VALUE
 from ckptctl.formats.sidecars import (
@@ -25,11 +23,7 @@ from ckptctl.model.components import component_of, elements
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.run_facts import CONFIG, CONFIG_DIGEST, Plain, config_digest, flatten, same
 from ckptctl.operations.content.value import read_value
-from ckptctl.protocol.read import join
 from ckptctl.storage import Store
-
-_PART = re.compile(r"pytorch_model_fsdp_\d+|optimizer_\d+|model_and_optim")
-"""Directories that are parts of one checkpoint: what frameworks record lies one level up."""
 
 _COUNTERS = {
     "step": "step",
@@ -111,11 +105,6 @@ def facts_of_values(values: Mapping[str, object], source: str) -> Facts:
     return _united([Companion(source, settings_of(config), {}, progress)])
 
 
-def is_part(name: str) -> bool:
-    """Tell whether a directory of this name is a part of a checkpoint that lies one level up."""
-    return _PART.fullmatch(name) is not None
-
-
 def with_given(
     found: Facts, given: Mapping[str, Any], *, step: int | None, world_size: int | None
 ) -> Facts:
@@ -179,18 +168,6 @@ def _united(companions: Iterable[Companion]) -> Facts:
 def _companions(
     store: Store, base: str, checkpoint: Checkpoint, problems: list[str]
 ) -> Iterator[Companion]:
-    parent, _, name = base.rpartition("/")
-    if base and is_part(name):
-        try:
-            entries = store.entries(parent)
-            if any(one.name == "train" and one.kind == "directory" for one in entries):
-                entries += store.entries(join(parent, "train"))
-        except NotFound:
-            entries = []
-        prefix = f"{parent}/" if parent else ""
-        names = {one.path.removeprefix(prefix) for one in entries if one.kind == "file"}
-        for found in read_companions(store, parent, names, problems):
-            yield replace(found, source=f"../{found.source}")
     own = {path for path, file in checkpoint.files.items() if file.is_file}
     yield from read_companions(store, base, own, problems)
 
@@ -199,10 +176,10 @@ def _items(
     store: Store, base: str, checkpoint: Checkpoint, problems: list[str]
 ) -> Iterator[Companion]:
     """Read the counters that lie in the state dict itself, and Megatron's common state."""
-    if checkpoint.format != dcp.NAME:
-        return
     steps: set[float] = set()
     for item, what in _chosen(checkpoint):
+        if item.stored is not None:
+            continue
         common = what == "common"
         try:
             value = read_value(

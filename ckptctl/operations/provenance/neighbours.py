@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 from ckptctl import protocol
 from ckptctl.checks import Context
 from ckptctl.errors import CkptctlError, MalformedData, NotFound, StorageError
-from ckptctl.formats.dcp import reader as dcp
 from ckptctl.formats.items.crc_summary import Print, print_of, says_something
+from ckptctl.model.checkpoint import File
 from ckptctl.model.manifest import MANIFEST, Manifest
 from ckptctl.model.names import CheckpointName, parse_name
-from ckptctl.operations.find import Place, split
+from ckptctl.operations.find import Place, place_at, split
 from ckptctl.operations.provenance.collect import Plan, Spot
 from ckptctl.operations.provenance.compare_items import closely
 from ckptctl.provenance.evidence import Likeness, Neighbour
-from ckptctl.storage import Entry, Store, open_store
+from ckptctl.storage import Store
 
 MOST_NEIGHBOURS = 4
 _MOST_OPENED = 8000
@@ -37,10 +37,18 @@ class Sibling:
     """Another checkpoint of the same root: where it is, and its files by name."""
 
     store: Store
-    path: str
-    name: str
+    place: Place
     step: int | None
-    files: Mapping[str, Entry]
+    files: Mapping[str, File]
+
+    @property
+    def path(self) -> str:
+        """Where it lies, which is its name too."""
+        return self.place.path
+
+    def metadata(self) -> str:
+        """The first file of its metadata."""
+        return self.place.layout.metadata(self.files)[0]
 
 
 def named_part(store: Store, place: Place) -> tuple[str, int | None]:
@@ -55,45 +63,40 @@ def named_part(store: Store, place: Place) -> tuple[str, int | None]:
 
 
 def siblings(store: Store, place: Place) -> Iterator[Sibling]:
-    """Yield the other checkpoints of the root, the nearest by step first, those without one last.
+    """Yield the other checkpoints beside it of its layout, the nearest by step first.
 
-    Of a checkpoint in parts (``checkpoint-6/optimizer_0``) the same part of the others. A checkpoint
-    that was opened as a root by itself has none.
+    Those without a step come last. A checkpoint that was opened as a root by itself has none.
     """
-    parts = place.path.split("/") if place.path else []
-    if not parts:
+    if not place.path:
         return
-    part, own = named_part(store, place)
-    at = max((i for i, one in enumerate(parts) if one == part), default=len(parts) - 1)
-    parent, name = split(store.url)
-    if own is not None and part not in parts and part == name and parent:
-        store, parts, at = open_store(parent), [name, *parts], 0  # the root is the step's directory
-    above = "/".join(parts[:at])
+    above, _, own_name = place.path.rpartition("/")
+    own = named_part(store, place)[1]
     found: list[tuple[CheckpointName, str]] = []
     for entry in store.entries(above):
-        name_ = parse_name(entry.name)
+        name = parse_name(entry.name)
         # a link is another name of a checkpoint and no other checkpoint
-        other = entry.kind == "directory" and entry.target is None and entry.name != parts[at]
-        if other and not name_.staging and not entry.name.startswith(("ckptctl.", ".")):
-            found.append((name_, "/".join([entry.path, *parts[at + 1 :]])))
+        other = entry.kind == "directory" and entry.target is None and entry.name != own_name
+        if other and not name.staging and not entry.name.startswith(("ckptctl.", ".")):
+            found.append((name, entry.path))
 
     def distance(one: tuple[CheckpointName, str]) -> tuple[bool, int, int, str]:
         step = one[0].step
         same = itertools.takewhile(
-            lambda ab: ab[0] == ab[1], zip(one[0].text, parts[at], strict=False)
+            lambda ab: ab[0] == ab[1], zip(one[0].text, own_name, strict=False)
         )
         like = len(list(same))
         far = -(step or 0) if own is None else abs((step or 0) - own)
         return step is None, far, -like, one[1]
 
-    for name_, path in sorted(found, key=distance)[:_MOST_LOOKED_AT]:
+    for name, path in sorted(found, key=distance)[:_MOST_LOOKED_AT]:
         try:
-            entries = store.entries(path)
+            beside = place_at(store, path, place.layout)
+            files = beside.files(store) if beside is not None else {}
         except NotFound:
             continue
-        if dcp.metadata_files(entry.name for entry in entries):
-            files = {entry.name: entry for entry in entries if entry.kind == "file"}
-            yield Sibling(store, path, path, name_.step, files)
+        if beside is not None and beside.layout.metadata(files):
+            whole = {path: file for path, file in files.items() if file.is_file}
+            yield Sibling(store, beside, name.step, whole)
 
 
 def neighbours_of(
@@ -134,7 +137,7 @@ def _kin(
     for other in known:
         if other.path != sibling.path:
             theirs = dict(_prints_at(other, [spot for spot in spots if spot.path in own]))
-            found[other.name] = frozenset(p for p, one in theirs.items() if own[p] == one)
+            found[other.path] = frozenset(p for p, one in theirs.items() if own[p] == one)
     return found
 
 
@@ -162,7 +165,7 @@ def _compare(
     workers: int,
 ) -> Neighbour:
     times = {n: e.modified for n, e in sibling.files.items() if e.modified is not None}
-    found = Neighbour(sibling.name, sibling.step, modified=times)
+    found = Neighbour(sibling.path, sibling.step, modified=times)
     try:
         manifest = _manifest(sibling)
         if manifest is not None and manifest.step is not None:
@@ -175,7 +178,7 @@ def _compare(
         unlike = {path for path, equal in answers.items() if not equal}
         if alike:
             close = alike[: 8 if not unlike else _MOST_CLOSE]
-            probes = closely(store, place.path, context, plan, sibling.store, sibling.path, close)
+            probes = closely(store, place.path, context, plan, sibling.store, sibling.place, close)
             differ = {probe.file for probe in probes if not probe.equal}
             same = {probe.file for probe in probes if probe.equal}
             proven = set(alike[len(close) :]) | (same - differ)
@@ -199,10 +202,9 @@ def _manifest(sibling: Sibling) -> Manifest | None:
 def _saved_as_one(sibling: Sibling, context: Context) -> bool:
     """Tell whether the other metadata carries the same save id; it stands near the end."""
     own = context.checkpoint.identity.save_id
-    entry = sibling.files.get(dcp.METADATA)
-    if own is None or entry is None:
+    if own is None:
         return False
-    with sibling.store.open(f"{sibling.path}/{dcp.METADATA}") as reader:
+    with sibling.store.open(f"{sibling.path}/{sibling.metadata()}") as reader:
         return own.encode() in reader.read(max(0, reader.size - _SAVE_ID_TAIL), reader.size)
 
 

@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 
 from ckptctl import protocol
 from ckptctl.errors import Refused
-from ckptctl.formats.dcp import reader as dcp
+from ckptctl.formats import registry
 from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import LATEST, MANIFEST
 from ckptctl.operations.catalog.list import Row, list_checkpoints
-from ckptctl.operations.find import Place, find, pointers
+from ckptctl.operations.find import Place, find
+from ckptctl.operations.pointers import pointers
 from ckptctl.operations.verify.units import Options
 from ckptctl.operations.verify.verify import Verdict, verify
+from ckptctl.protocol.read import join
 from ckptctl.storage import Store, WritableStore
 
 DAY = 86400.0
@@ -89,6 +91,8 @@ def _keep(
     age = now - row.modified if row.modified is not None else 0.0
     if row.path in protected:
         return protected[row.path]
+    if row.linked:
+        return "a link: what it leads to is not part of this root"
     if row.state in _UNFINISHED:
         return "a save may still be running: younger than a day" if age < DAY else ""
     if row.state not in (*_GOOD, State.QUARANTINED):
@@ -149,26 +153,31 @@ def carry_out(store: WritableStore, chosen: Plan) -> Iterator[Fate]:
 
     A checkpoint that a pointer has come to name since the plan was made is left alone.
     """
+    places = {place.path or ".": place for place in find(store)} if chosen.doomed else {}
     for fate in chosen.doomed:
+        if fate.path not in places:
+            continue  # somebody else deleted it meanwhile
         revision = protocol.read_pointer(store).revision
         if revision is not None and revision.target == fate.path:
             yield replace(fate, delete=False, reason=f"pointer {LATEST} names it by now")
             continue
-        _delete(store, "" if fate.path == "." else fate.path)
+        _delete(store, places[fate.path])
         yield fate
 
 
-def _delete(store: WritableStore, path: str) -> None:
+def _delete(store: WritableStore, place: Place) -> None:
     """Delete one checkpoint so that at no moment a manifest promises what is gone already."""
-
-    def join(name: str) -> str:
-        return f"{path}/{name}" if path else name
-
-    store.delete(join(MANIFEST), durable=True)
-    files = dcp.list_files(store, path)
-    for name in dcp.metadata_files(files):
-        store.delete(join(name), durable=True)
-    _delete_tree(store, path)
+    store.delete(join(place.records, MANIFEST), durable=True)
+    files = place.files(store)
+    for name in registry.metadata_of(place.format, files):
+        store.delete(join(place.base, name), durable=True)
+    if place.members is None:
+        _delete_tree(store, place.path)
+        return
+    for name in files:
+        store.delete(join(place.base, name))
+    if any(entry.path.startswith(f"{place.records}/") for entry in place.entries):
+        _delete_tree(store, place.records)
 
 
 def _delete_tree(store: WritableStore, path: str) -> None:

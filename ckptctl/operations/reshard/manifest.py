@@ -10,7 +10,7 @@ from typing import Any
 from ckptctl import __version__, protocol
 from ckptctl.comparison.consequences import standard_facts
 from ckptctl.completeness.classifier import Classifier
-from ckptctl.formats.dcp import reader as dcp
+from ckptctl.formats import registry
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.run_facts import flatten
@@ -37,7 +37,7 @@ def manifest_of(
         step=step,
         files=tuple(replace(file, rank=rank_of(file.path), step=step) for file in files),
         commit_id=uuid.uuid4().hex,
-        format=dcp.NAME,
+        format=registry.SHARDED.name,
         run_id=before.run_id if before is not None else None,
         save_id=target.record.save_id,
         world_size=plan.world_size,

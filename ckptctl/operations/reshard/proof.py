@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ckptctl.errors import Findings
-from ckptctl.formats.dcp import reader as dcp
+from ckptctl.formats import registry
 from ckptctl.model.finding import Severity
-from ckptctl.model.names import parse_name
 from ckptctl.operations.content.digest import Content, TensorDigest, digest_content
 from ckptctl.operations.content.open import Opened
-from ckptctl.operations.find import Place
+from ckptctl.operations.find import place_at, read_checkpoint
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.reshard.source import Source, item_digests
 from ckptctl.operations.reshard.target import Target, is_sound
@@ -42,10 +41,10 @@ def prove(
 
     Raises ``Findings`` for the first difference: the result must not be committed.
     """
-    checkpoint = dcp.read(target.store, target.name)
-    place = Place(
-        target.name, parse_name(target.name), tuple(target.store.entries(target.name)), dcp.NAME
-    )
+    place = place_at(target.store, target.name, registry.SHARDED)
+    if place is None:
+        raise Findings(f"{target.url}: what was written is not there; not committed")
+    checkpoint = read_checkpoint(target.store, place)
     outcome = verify(target.store, place, options=Options(quick=True, workers=workers))
     errors = [f for f in outcome.report.findings if f.severity == Severity.ERROR]
     if errors or outcome.verdict == Verdict.UNFINISHED:

@@ -15,7 +15,7 @@ from ckptctl.errors import (
     Refused,
     StorageError,
 )
-from ckptctl.formats.dcp import reader as dcp
+from ckptctl.formats import registry
 from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import Checkpoint, Items
 from ckptctl.model.finding import Finding, Severity
@@ -23,7 +23,7 @@ from ckptctl.model.manifest import Manifest
 from ckptctl.operations.content.digest import Content, digest_content
 from ckptctl.operations.content.open import Opened
 from ckptctl.operations.content.tensors import TensorSource
-from ckptctl.operations.find import Place, address, locate, not_read
+from ckptctl.operations.find import Place, address, locate, not_read, read_checkpoint
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.reshard.write import copy_items
 from ckptctl.operations.verify.units import Options
@@ -85,7 +85,7 @@ def open_source(url: str, *, force: bool, workers: int, progress: Progress | Non
     if len(places) != 1:
         raise NothingThere(f"{url} holds {len(places)} checkpoints; name one of them")
     place = places[0]
-    if not place.readable:
+    if place.format != registry.SHARDED.name:
         raise Refused(f"{url}: {not_read(place)}; `ckptctl convert` makes a DCP checkpoint of it")
     try:
         manifest = protocol.read_manifest(store, place.path)
@@ -93,7 +93,7 @@ def open_source(url: str, *, force: bool, workers: int, progress: Progress | Non
         raise Findings(f"{url}: its manifest cannot be used: {error}") from None
     options = Options(quick=manifest is None, workers=workers)
     outcome = verify(store, place, options=options, progress=progress)
-    checkpoint = dcp.read(store, place.path)
+    checkpoint = read_checkpoint(store, place)
     errors = [f for f in outcome.report.findings if f.severity == Severity.ERROR]
     lost: frozenset[str] = frozenset()
     if errors:

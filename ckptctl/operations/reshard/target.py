@@ -9,8 +9,8 @@ from threading import Lock
 from uuid import uuid4
 
 from ckptctl.errors import Conflict, MalformedData, NotFound, Refused, StorageError
-from ckptctl.formats.dcp.metadata_writer import encode_metadata
-from ckptctl.formats.dcp.reader import METADATA
+from ckptctl.formats import registry
+from ckptctl.formats.base import MetadataWriter
 from ckptctl.formats.items.scan import block_of
 from ckptctl.hashing import Hasher, algorithm_of
 from ckptctl.model.manifest import MANIFEST, FileRecord, decode
@@ -98,7 +98,7 @@ def begin(
             f"{url} was left by another plan ({record.plan[:23]}, this one is {digest[:23]}): of "
             "another source, another number of ranks or other policies; nothing was changed"
         )
-    expected = {METADATA, *plan.beside, *(file.path for file in plan.files)}
+    expected = {_metadata().file, *plan.beside, *(file.path for file in plan.files)}
     strange = [
         entry.name
         for entry in found
@@ -186,16 +186,17 @@ def write_beside(target: Target, plan: Plan, source: Store, base: str) -> None:
 
 def write_metadata(target: Target, plan: Plan) -> None:
     """Write ``.metadata``, after all files; it makes them a checkpoint for torch."""
-    if METADATA in target.done:
+    writer = _metadata()
+    if writer.file in target.done:
         return
-    pieces = encode_metadata(
+    pieces = writer.encode(
         plan.entries,
         plan.items(),
         plan.paths,
         save_id=target.record.save_id,
         checkpoint_id=target.url,
     )
-    upload = target.store.upload(join(target.name, METADATA))
+    upload = target.store.upload(join(target.name, writer.file))
     try:
         out = HashedUpload(upload, nobody)
         for piece in pieces:
@@ -203,7 +204,14 @@ def write_metadata(target: Target, plan: Plan) -> None:
         digest = out.finish()
     finally:
         upload.abandon()
-    target.finish(FileRecord(METADATA, out.size, digest))
+    target.finish(FileRecord(writer.file, out.size, digest))
+
+
+def _metadata() -> MetadataWriter:
+    writer = registry.SHARDED.writer
+    if writer is None:
+        raise Refused(f"{registry.SHARDED.title} is not written by this release")
+    return writer
 
 
 def make_durable(target: Target) -> None:

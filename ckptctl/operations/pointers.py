@@ -1,0 +1,94 @@
+"""The pointers that trainers leave beside their checkpoints: small text files and links."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ckptctl.errors import StorageError
+from ckptctl.formats import registry
+from ckptctl.formats.base import read_small
+from ckptctl.operations.find import Place
+from ckptctl.storage import Entry, Store
+
+_LIMIT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A name that trainers leave for the newest checkpoint; ``target`` is its path if it is there."""
+
+    name: str
+    text: str
+    target: str | None = None
+
+
+def pointers(store: Store, places: Iterable[Place]) -> list[Pointer]:
+    """Read the pointers that lie in a root and beside each checkpoint below it."""
+    found: list[Pointer] = []
+    known = list(places)
+    folders = {"": None, **dict.fromkeys(place.path.rpartition("/")[0] for place in known)}
+    for folder in folders:
+        try:
+            entries = store.entries(folder)
+        except StorageError:
+            continue
+        beside = _Beside(store, folder, [p for p in known if p.path.rpartition("/")[0] == folder])
+        found.extend(one for entry in entries if (one := beside.read(entry)) is not None)
+    return found
+
+
+class _Beside:
+    """One directory with checkpoints in it, and what its pointers may name."""
+
+    def __init__(self, store: Store, folder: str, places: list[Place]) -> None:
+        self._store, self._folder = store, folder
+        self._paths = {place.path for place in places}
+        self._members = {
+            posixpath.join(folder, member): place.path
+            for place in places
+            for member in place.members or ()
+        }
+        self._steps = {
+            place.name.step: place.path
+            for place in places
+            if place.name.step is not None and not place.name.staging
+        }
+
+    def read(self, entry: Entry) -> Pointer | None:
+        """Read an entry as a pointer; None where it is none."""
+        name = entry.path
+        if entry.target is not None:
+            target = self._linked(entry.target)
+            if target is not None:
+                return None if name in self._paths else Pointer(name, entry.target, target)
+            return Pointer(name, entry.target) if entry.kind == "other" else None  # it dangles
+        if entry.kind != "file" or not any(
+            re.fullmatch(rule.pattern, entry.name)
+            for layout in registry.LAYOUTS
+            for rule in layout.pointers
+        ):
+            return None
+        data = read_small(self._store, entry.path, _LIMIT)
+        text = (data or b"").decode("utf-8", "replace").strip()
+        return Pointer(name, text, self._named(text))
+
+    def _named(self, text: str) -> str | None:
+        path = posixpath.join(self._folder, text)
+        if path in self._paths:
+            return path
+        if text.isdigit() and len(text) < 19:
+            return self._steps.get(int(text))
+        return None
+
+    def _linked(self, link: str) -> str | None:
+        """Return the checkpoint that a link leads to, or the one that the file it leads to is of."""
+        if posixpath.isabs(link):
+            root = os.path.realpath(self._store.url)
+            path = posixpath.relpath(os.path.realpath(link), root)
+        else:
+            path = posixpath.normpath(posixpath.join(self._folder, link))
+        return path if path in self._paths else self._members.get(path)
