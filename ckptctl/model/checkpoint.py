@@ -13,13 +13,18 @@ from ckptctl.model.dtypes import item_size
 from ckptctl.model.finding import Location
 from ckptctl.model.geometry import Box, Boxes, Shape
 
-_DCP_FILE = re.compile(r"(?:^|/|_)__(\d+)_\d+(?:\.[A-Za-z]+)?$")
+_RANK = re.compile(
+    r"(?:^|/|_)__(?P<first>\d+)_\d+(?:\.[A-Za-z]+)?$"
+    r"|(?:^|[/_.-])(?<!mp_)(?<!pp_)rank[_-]?(?P<named>\d{1,7})(?:[._-][\w.-]*)?$"
+)
 
 
 def rank_of(path: str) -> int | None:
-    """Return the rank in a DCP file name (``__3_0.distcp`` is rank 3), or None."""
-    match = _DCP_FILE.search(path.removesuffix(".distcp"))
-    return int(match[1]) if match else None
+    """Return the rank in a file's name (``__3_0.distcp`` and ``rank3.pt`` are of rank 3), or None."""
+    if path.startswith("ckptctl."):
+        return None  # records of ckptctl are about ranks, and of none
+    match = _RANK.search(path.removesuffix(".distcp"))
+    return int(match["first"] or match["named"]) if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +84,16 @@ class Stored:
     kind: str = "plain"
 
     @classmethod
-    def bare(cls, dtype: str, shape: Shape, start: int, size: int) -> Stored:
+    def bare(
+        cls, dtype: str, shape: Shape, start: int, size: int, *, crc: int | None = None
+    ) -> Stored:
         """Describe row-major bytes that nothing surrounds; of another size they are not plain."""
         stride: list[int] = []
         numel = 1
         for extent in reversed(shape):
             stride.insert(0, numel)
             numel *= extent
-        return cls(dtype, shape, tuple(stride), 0, start, size)
+        return cls(dtype, shape, tuple(stride), 0, start, size, crc)
 
     @property
     def row_major(self) -> tuple[int, int] | None:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from ckptctl.errors import MalformedData, UnsafeData
 from ckptctl.formats.items import transforms
 from ckptctl.formats.items.bytes import RUN, ItemBytes, Sink, Sparse, Spooled, Stream, Whole
+from ckptctl.formats.items.raw import see_raw
 from ckptctl.formats.items.values import Scanner, scanner_of, values_of
 from ckptctl.formats.pickles.tensors import parse_tensor
 from ckptctl.formats.pickles.values import dangerous_names
@@ -106,6 +107,20 @@ def scan_items(
     how = _How(content=content, values=values and content, checksums=checksums, keep=keep)
     buffer: memoryview | None = None
     block = block_of(reader)
+    for item in items:
+        if item.stored is not None:
+            yield see_raw(
+                reader,
+                item,
+                item.stored,
+                content=content,
+                values=how.values,
+                checksums=checksums,
+                sink=sink,
+                keep=how.keeps(item),
+                block=block,
+            )
+    items = [item for item in items if item.stored is None]
     for run in runs(items, block, content=content, keeps=how.keeps):
         first = run[0]
         if len(run) > 1 or first.length <= (block if content else _QUICK_ITEM) or how.keeps(first):

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from ckptctl.errors import MalformedData
 from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
-from ckptctl.formats.pickles.tensors import TensorRef, persistent_storage
+from ckptctl.formats.pickles.tensors import StorageRef, TensorRef, persistent_storage
 from ckptctl.formats.pickles.unpickler import Function, Opaque, attributes_of, load
 from ckptctl.formats.torch import zip as torchzip
+from ckptctl.model.checkpoint import Stored
 
 MAX_VALUE = 16 << 20
 """Bytes of an item above which its value is not decoded for display."""
@@ -312,6 +313,13 @@ def _key(value: object) -> object:
     except TypeError:
         return Described("unhashable key")
     return value
+
+
+def decode_number(stored: Stored, data: bytes) -> object:
+    """Return the number in the bytes of a 0-d tensor, and a description of any other."""
+    storage = StorageRef(None, "", stored.size)
+    ref = TensorRef(storage, stored.dtype, 0, stored.shape, stored.stride, stored.flags)
+    return _tensor(ref, data, little=stored.little)
 
 
 def _tensor(ref: TensorRef, data: bytes, *, little: bool) -> object:

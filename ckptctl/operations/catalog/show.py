@@ -272,6 +272,10 @@ class Viewer:
             for item in self.checkpoint.items
             if isinstance(self.checkpoint.entries.get(item.fqn), ObjectEntry)
             and fnmatch.fnmatchcase(item.fqn, pattern)
+        ] + [
+            ObjectRow(fqn, self.component(fqn), None, value)
+            for fqn, value in self.checkpoint.values.items()
+            if fnmatch.fnmatchcase(fqn, pattern)
         ]
 
     def _decode(self, item: Item) -> ObjectRow:
@@ -307,6 +311,10 @@ class Viewer:
                 steps[float(row.value)] = steps.get(float(row.value), 0) + 1
             elif counter and isinstance(row.value, int | float | str | bool):
                 values[item.fqn] = row.value
+        for fqn, value in self.checkpoint.values.items():
+            wanted = self.component(fqn) in _PROGRESS and len(values) < _MOST_PROGRESS
+            if wanted and isinstance(value, int | float | str | bool):
+                values[fqn] = value
         return tuple(values.items()), tuple(sorted(steps.items())), problems
 
     def _item_versions(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckptctl.errors import MalformedData
 from ckptctl.formats.items import transforms
-from ckptctl.formats.pickles.values import MAX_VALUE, decode_item
+from ckptctl.formats.pickles.values import MAX_VALUE, decode_item, decode_number
 from ckptctl.model.checkpoint import Checkpoint, Item
 from ckptctl.model.paths import is_contained
 from ckptctl.storage import Store
@@ -25,6 +25,8 @@ def read_value(
     ``MalformedData`` for what is damaged or too large, ``StorageError`` where the storage does
     not answer.
     """
+    if item.fqn in checkpoint.values:
+        return checkpoint.values[item.fqn]
     if item.length > limit:
         raise MalformedData(f"{item.length} bytes, too large to show")
     if not is_contained(item.path):
@@ -34,6 +36,8 @@ def read_value(
         raise MalformedData("its bytes are not there")
     with store.open(f"{base}/{item.path}" if base else item.path) as reader:
         data = reader.read(item.offset, item.end)
+    if item.stored is not None:
+        return decode_number(item.stored, data)
     reason = transforms.unreadable(item.transforms)
     if reason:
         raise MalformedData(reason)
