@@ -22,6 +22,9 @@ DEPTH = 4
 UNKNOWN = "unknown"
 """The format of a directory that is named like a checkpoint and that no layout claims."""
 
+FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pkl")
+"""What the names of single files of tensors end in."""
+
 RECORDS = ".ckptctl"
 """What is added to the name of a checkpoint that is a file, for the directory of its records."""
 
@@ -287,6 +290,24 @@ def place_at(store: Store, path: str, layout: Layout) -> Place | None:
         if claim.path == path and claim.members is None:
             return _place(folder, claim, "")
     return None
+
+
+def place_of_file(store: Store, name: str, framework: str = "") -> Place | None:
+    """Return the file of a store's root that a user named, as a checkpoint by itself.
+
+    None where it is a directory. Raises ``NotFound`` where it is not there, ``NothingThere`` where
+    no layout takes such a file for one.
+    """
+    entry = store.stat(name)
+    if entry.kind == "directory":
+        return None
+    folder = Folder(store, "", name_of_root(store), (entry,), asked=name)
+    layouts = (registry.layout(framework),) if framework else registry.LAYOUTS
+    claims, ties = _surest(one for layout in layouts for one in layout.claim(folder))
+    for path, claim in claims.items():
+        if name in (claim.members or ()):
+            return _place(folder, claim, ties.get(path, ""))
+    raise NothingThere(f"{address(store, name)}: no layout takes such a file for a checkpoint")
 
 
 def open_place(store: Store, framework: str = "") -> Place:

@@ -61,10 +61,12 @@ class _Beside:
     def read(self, entry: Entry) -> Pointer | None:
         """Read an entry as a pointer; None where it is none."""
         name = entry.path
+        if name in self._paths:
+            return None
         if entry.target is not None:
             target = self._linked(entry.target)
             if target is not None:
-                return None if name in self._paths else Pointer(name, entry.target, target)
+                return Pointer(name, entry.target, target)
             return Pointer(name, entry.target) if entry.kind == "other" else None  # it dangles
         if entry.kind != "file" or not any(
             re.fullmatch(rule.pattern, entry.name)

@@ -12,6 +12,7 @@ from ckptctl.model.checkpoint import (
     Checkpoint,
     Entry,
     Fault,
+    FaultKind,
     File,
     Items,
     ObjectEntry,
@@ -40,7 +41,7 @@ class Toy(Layout):
             with store.open(f"{base}/toy.json" if base else "toy.json") as reader:
                 index = json.loads(reader.read(0, reader.size))
         except (NotFound, ValueError) as error:
-            fault = Fault("unreadable-metadata", str(error), Location(file="toy.json"))
+            fault = Fault(FaultKind.UNREADABLE_METADATA, str(error), Location(file="toy.json"))
             return Checkpoint(self.name, files, faults=(fault,))
         entries: dict[str, Entry] = {fqn: ObjectEntry(fqn) for fqn in index["values"]}
         found: list[tuple[str, Shape, str, int, int]] = []

@@ -71,7 +71,7 @@ def render_description(found: Description, screen: Screen) -> None:
     facts = [
         ("checkpoint", safe(found.checkpoint)),
         ("step", "not in its name" if found.step is None else f"{found.step}, by its name"),
-        ("format", _format(found)),
+        ("format", found.layout),
         ("size", f"{size(found.size)}, {plural(found.keys, 'key')}, {plural(found.items, 'item')}"),
         ("written by", _written_by(found)),
         ("save id", safe(found.save_id or "not recorded")),
@@ -113,10 +113,6 @@ def render_description(found: Description, screen: Screen) -> None:
         screen.line(f"balance: the fullest rank holds {ratio:.2f} times the mean")
     for problem in found.problems:
         screen.wrapped(screen.paint(f"problem: {safe(problem)}", "yellow"), 0)
-
-
-def _format(found: Description) -> str:
-    return {"dcp": "PyTorch DCP"}.get(found.format, found.format)
 
 
 def _written_by(found: Description) -> str:

@@ -113,6 +113,7 @@ class Description:
 
     checkpoint: str
     format: str
+    layout: str
     step: int | None
     save_id: str | None
     saved_as: str | None
@@ -159,7 +160,8 @@ class Viewer:
         progress, steps, problems = self._progress()
         return Description(
             checkpoint=self._store.url,
-            format=checkpoint.format,
+            format=self._place.format,
+            layout=self._place.layout.title,
             step=self._place.name.step,
             save_id=identity.save_id,
             saved_as=identity.checkpoint_id,
