@@ -52,6 +52,8 @@ class _Beside:
             for place in places
             for member in place.members or ()
         }
+        self._real = {self._resolved(path): path for path in self._paths}
+        self._real |= {self._resolved(path): whole for path, whole in self._members.items()}
         self._steps = {
             place.name.step: place.path
             for place in places
@@ -64,7 +66,7 @@ class _Beside:
         if name in self._paths:
             return None
         if entry.target is not None:
-            target = self._linked(entry.target)
+            target = self._real.get(self._resolved(entry.path))
             if target is not None:
                 return Pointer(name, entry.target, target)
             return Pointer(name, entry.target) if entry.kind == "other" else None  # it dangles
@@ -86,11 +88,7 @@ class _Beside:
             return self._steps.get(int(text))
         return None
 
-    def _linked(self, link: str) -> str | None:
-        """Return the checkpoint that a link leads to, or the one that the file it leads to is of."""
-        if posixpath.isabs(link):
-            root = os.path.realpath(self._store.url)
-            path = posixpath.relpath(os.path.realpath(link), root)
-        else:
-            path = posixpath.normpath(posixpath.join(self._folder, link))
-        return path if path in self._paths else self._members.get(path)
+    def _resolved(self, path: str) -> str:
+        """Return where a path really leads."""
+        url = self._store.url
+        return path if "://" in url else os.path.realpath(posixpath.join(url, path))

@@ -187,11 +187,11 @@ class TestPointers:
         assert self.of(root)[1] == [("latest", "iter_0000016")]
         assert "pointer latest names iter_0000016" in run("list", root).stdout
 
-    def test_a_link_into_another_run_is_no_pointer_to_ours(self, root: Path) -> None:
+    def test_a_link_into_another_run_is_a_checkpoint_under_its_own_name(self, root: Path) -> None:
         plant_all(root.parent / "other", "iter_0000012")
         (root / "latest").symlink_to(root.parent / "other" / "iter_0000012")
         (root / "best").symlink_to("../other/iter_0000012")
-        assert self.of(root)[0] == {"iter_0000008": [], "iter_0000012": []}
+        assert self.of(root)[0] == {"iter_0000008": [], "iter_0000012": [], "best": ["latest"]}
 
     def test_a_link_to_something_else_that_exists_is_not_called_missing(self, root: Path) -> None:
         (root.parent / "data").mkdir()
