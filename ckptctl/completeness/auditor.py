@@ -28,8 +28,9 @@ from ckptctl.completeness.world_size import (
 from ckptctl.model.checkpoint import Checkpoint, TensorEntry
 
 _SIDE_FILES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
-    (re.compile(r"common\.pt"), ("progress", "scheduler", "data")),  # Megatron
+    (re.compile(r"(?:weights/)?common\.pt"), ("progress", "scheduler", "data")),  # Megatron, NeMo
     (re.compile(r"meta\.pt"), ("progress", "scheduler")),  # Lightning
+    (re.compile(r"train/rank(?P<rank>\d{1,7})\.pt"), ("progress", "rng", "data")),  # OLMo-core
     (re.compile(r"(?:rng_state|random_states)(?:_(?P<rank>\d{1,7}))?\.(?:pth|pkl|pt)"), ("rng",)),
     (re.compile(r"(?:lr_)?scheduler(?:_\d+)?\.(?:pt|bin|pth)"), ("scheduler",)),
     (re.compile(r"(?:grad_)?scaler\.(?:pt|pth)"), ("scaler",)),
@@ -104,7 +105,7 @@ class Auditor:
                 for name in ("scheduler", "data"):
                     found.setdefault(name, []).append(key.fqn)
         if not keys.get("optimizer"):  # Megatron and Lightning keep no schedule without one
-            for path in ("common.pt", "meta.pt"):
+            for path in ("common.pt", "weights/common.pt", "meta.pt"):
                 found["scheduler"] = [p for p in found.get("scheduler", ()) if p != path]
             found["scheduler"] = [p for p in found["scheduler"] if not p.startswith(_COMMON)]
         return {name: tuple(dict.fromkeys(paths)) for name, paths in found.items() if paths}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ckptctl.completeness.auditor import audit
 from ckptctl.formats.dcp import reader as dcp
 from ckptctl.formats.registry import layout
 from ckptctl.model.checkpoint import Checkpoint, FaultKind, ObjectEntry, TensorEntry, rank_of
@@ -159,6 +160,24 @@ def test_olmo_needs_a_file_of_each_rank_that_wrote_shards(tmp_path: Path) -> Non
     assert one.identity.save_id is not None
     (root / "train" / f"rank{ranks - 1}.pt").unlink()
     assert state("olmo-core", root)[1] == f"train/rank{ranks - 1}.pt is not there"
+
+
+def test_what_lies_beside_the_parts_counts_in_an_audit(samples: Path) -> None:
+    def present(name: str, path: str) -> dict[str, tuple[str, ...]]:
+        found = audit(load(name, samples / path))
+        return {part.name: part.sources for part in found.parts if part.sources}
+
+    ranks = ("train/rank0.pt", "train/rank1.pt")
+    assert present("olmo-core", "olmo_core/fsdp2_w2/step6") == {
+        "progress": ranks,
+        "rng": ranks,
+        "data": ranks,
+    }
+    assert present("huggingface-fsdp", "hf/trainer_fsdp2_sharded/checkpoint-6") == {
+        "rng": ("rng_state_0.pth", "rng_state_1.pth"),
+        "scheduler": ("scheduler.pt",),
+        "progress": ("trainer_state.json",),
+    }
 
 
 HEALTHY = {
