@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,11 +14,14 @@ STAGED = "under a temporary name"
 _MOST_MISSING = 64
 
 
-def directory(layout: str, folder: Folder, sure: Sure, **more: Any) -> Claim:
-    """Claim a whole directory, with what its name says."""
+def directory(
+    layout: str, folder: Folder, sure: Sure, *, lacks: Iterable[str] = (), **more: Any
+) -> Claim:
+    """Claim a whole directory, with what its name says; of what it lacks the first are kept."""
     name = folder.name
     told = {"step": name.step, "epoch": name.epoch, "staging": STAGED if name.staging else ""}
-    return Claim(layout, folder.path, sure, **{**told, **more})
+    some = tuple(itertools.islice(lacks, _MOST_MISSING))
+    return Claim(layout, folder.path, sure, lacks=some, **{**told, **more})
 
 
 def file(layout: str, folder: Folder, name: str, sure: Sure, **more: Any) -> Claim:
@@ -41,10 +45,7 @@ def missing(present: set[int], template: str, count: int | None = None) -> Itera
     """Yield the names of numbers that are not there, of ``0`` to ``count``, else to the highest."""
     last = max(present, default=-1) + 1 if count is None else count
     absent = (number for number in range(last) if number not in present)
-    for found, number in enumerate(absent):
-        if found == _MOST_MISSING:
-            return
-        yield template.format(number)
+    yield from map(template.format, itertools.islice(absent, _MOST_MISSING))
 
 
 def missing_of_sets(names: Iterable[str]) -> list[str]:

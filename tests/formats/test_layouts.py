@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from ckptctl.errors import NotFound
 from ckptctl.formats.base import Claim, Folder, Reads, StepKind
 from ckptctl.formats.registry import LAYOUTS
 from ckptctl.model.names import steps_of
@@ -646,6 +649,74 @@ def test_whose_pointer_a_name_is(name: str) -> None:
         if any(re.fullmatch(rule.pattern, name) for rule in one.pointers)
     }
     assert found == POINTERS[name]
+
+
+NAMES_OF_ALL = sorted(
+    {name for names, _ in (*BUILT.values(), *LACKS.values()) for name in names}
+    | {name for names in (*STAGED.values(), *NO_CHECKPOINTS.values()) for name in names}
+)
+
+
+class InMemory:
+    """A store of empty files."""
+
+    url = "/run"
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    def entries(self, path: str = "") -> list[Entry]:
+        prefix, found = f"{path}/" if path else "", dict[str, Entry]()
+        for name in sorted(name for name in self.names if name.startswith(prefix)):
+            own, more, _ = name.removeprefix(prefix).partition("/")
+            found[own] = Entry(prefix + own, "directory" if more else "file")
+        return list(found.values())
+
+    def open(self, path: str) -> Reader:
+        raise NotFound(path)
+
+    def stat(self, path: str = "") -> Entry:
+        raise NotFound(path)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(NAMES_OF_ALL), max_size=24))
+def test_frameworks_in_one_root_are_told_apart(names: list[str]) -> None:
+    files = [name.rstrip("/") for name in names]
+    clean = [one for one in files if not any(other.startswith(f"{one}/") for other in files)]
+    paths = [one.path for one in claims(root_of(InMemory(clean)))]  # asserts that none tie
+    assert len(set(paths)) == len(paths)
+    for one in paths:
+        assert not any(path.startswith(f"{one}/") for path in paths)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(NAMES_OF_ALL), max_size=24), st.sampled_from(["run", "step-5"]))
+def test_any_names_in_one_directory_can_be_claimed(names: list[str], own: str) -> None:
+    store = InMemory([name.rstrip("/").rpartition("/")[2] for name in names])
+    folder = Folder(store, "", steps_of([own])[0], tuple(store.entries()))
+    for one in LAYOUTS:
+        for claim in one.claim(folder):
+            assert claim.layout == one.name
+            assert claim.members is None or set(claim.members) <= folder.files
+            assert claim.members is not None or claim.path == ""
+
+
+def test_numbers_of_any_size_in_names_cost_little() -> None:
+    huge = 10**8 - 1
+    names = [
+        f"a/zero_pp_rank_{huge}_mp_rank_{huge}_optim_states.pt",
+        f"b/mp_rank_{huge}_{huge}/model_optim_rng.pt",
+        f"global_step_5/actor/model_world_size_999999_rank_{999_998}.pt",
+        f"step-7/model_{999_999}.pt",
+        f"step-7/optimizer_{999_999}.pt",
+        f"checkpoint-8/model-00001-of-{huge}.safetensors",
+        "checkpoint-8/trainer_state.json",
+        f"c/{huge}/iter_0000006_{huge}_local.pt",
+    ]
+    found = list(claims(root_of(InMemory(names))))
+    assert len(found) == 6
+    assert all(0 < len(one.lacks) <= 64 for one in found)
 
 
 def test_layouts_that_are_read_say_how(tmp_path: Path) -> None:

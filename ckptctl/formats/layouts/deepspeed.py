@@ -38,7 +38,7 @@ class DeepSpeed(Layout):
         if any(one.fullmatch(name) for name in states for one in _OWN):
             above, _, tag = folder.path.rpartition("/")
             resume = f"load_dir={above or '.'} tag={tag}" if tag else ""
-            lacks = tuple(missing_parts(folder))
+            lacks = missing_parts(folder)
             yield directory(self.name, folder, Sure.MARKED, lacks=lacks, resume=resume)
 
 

@@ -141,7 +141,7 @@ class HuggingFace(Layout):
         """Claim a directory with the states of a run, not that of a model alone."""
         sure = _is_one(folder)
         if sure is not None and not _sharded(folder):
-            lacks = tuple(_lacks(folder))
+            lacks = _lacks(folder)
             yield directory(self.name, folder, sure, lacks=lacks, **_counted(folder))
 
 
@@ -159,7 +159,7 @@ class HuggingFaceFsdp(Composite):
         """Claim a directory with sharded states of a run."""
         sure = _is_one(folder)
         if sure is not None and _sharded(folder):
-            lacks = tuple(_lacks(folder))
+            lacks = _lacks(folder)
             yield directory(self.name, folder, sure, lacks=lacks, **_counted(folder))
 
     def needed(self, files: Mapping[str, File]) -> tuple[Part, ...]:

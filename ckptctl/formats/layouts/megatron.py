@@ -85,7 +85,7 @@ class MegatronLegacy(Layout):
         """Claim a directory with one for each model parallel rank."""
         ranks = [name for name in folder.folders if _RANK.fullmatch(name)]
         if ranks:
-            yield directory(self.name, folder, Sure.MARKED, lacks=tuple(_missing(folder, ranks)))
+            yield directory(self.name, folder, Sure.MARKED, lacks=_missing(folder, ranks))
         elif _backend(folder) == "zarr":
             yield directory(self.name, folder, Sure.MARKED)
         elif _NAME.fullmatch(folder.name.text) and _OPTIMIZER in folder.files:

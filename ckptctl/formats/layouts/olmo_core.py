@@ -31,4 +31,4 @@ class OlmoCore(Composite):
             lacks = [name for name in ("model_and_optim", "train") if name not in folder.folders]
             lacks += [] if _METADATA in folder.files else [_METADATA]
             if "model_and_optim" in parts or _METADATA in folder.files:
-                yield directory(self.name, folder, Sure.OWN, lacks=tuple(lacks))
+                yield directory(self.name, folder, Sure.OWN, lacks=lacks)

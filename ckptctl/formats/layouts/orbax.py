@@ -25,7 +25,7 @@ class Orbax(Layout):
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a step's directory, or a directory of arrays that no manager wrote."""
         if _METADATA in folder.files:
-            yield directory(self.name, folder, Sure.OWN, lacks=tuple(_missing_items(folder)))
+            yield directory(self.name, folder, Sure.OWN, lacks=_missing_items(folder))
         elif any(name in folder.files for name in _OF_ARRAYS):
             lacks = tuple(name for name in _OF_ARRAYS if name not in folder.files)
             yield directory(self.name, folder, Sure.MARKED, lacks=lacks)

@@ -39,7 +39,7 @@ class SafetensorsFiles(Layout):
                 if not _SIDE.fullmatch(name):
                     yield file(self.name, folder, name, Sure.SUFFIX)
         elif not folder.checkpoints and not _holds_others(folder):
-            lacks = tuple(missing_of_sets(folder.files))
+            lacks = missing_of_sets(folder.files)
             yield directory(self.name, folder, Sure.SUFFIX, lacks=lacks)
 
     def read(self, store: Store, base: str, files: Mapping[str, File]) -> Checkpoint:

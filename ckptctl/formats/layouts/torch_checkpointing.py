@@ -39,4 +39,4 @@ class TorchCheckpointing(Layout):
             name for item in sorted(items) for name in missing(items[item], item + "_{}.pt", count)
         ]
         sure = Sure.MARKED if _METADATA in folder.files else Sure.PATTERN
-        yield directory(self.name, folder, sure, lacks=tuple(lacks))
+        yield directory(self.name, folder, sure, lacks=lacks)

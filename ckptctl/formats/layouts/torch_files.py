@@ -53,7 +53,7 @@ class TorchFiles(ReadsTorch, Layout):
         whole = any(_WHOLE_MODEL.fullmatch(name) for name in names)
         if "safetensors" not in folder.suffixes and not folder.checkpoints:
             if names and (is_checkpoint(folder) or whole):
-                yield directory(self.name, folder, Sure.SUFFIX, lacks=tuple(missing_of_sets(names)))
+                yield directory(self.name, folder, Sure.SUFFIX, lacks=missing_of_sets(names))
                 return
         elif is_checkpoint(folder):
             return

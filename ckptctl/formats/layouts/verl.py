@@ -27,20 +27,26 @@ class Verl(Layout):
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a step with its roles, or a directory with the files of one role."""
         if "pt" in folder.suffixes and any(map(_FILE.fullmatch, folder.files)):
-            yield directory(self.name, folder, Sure.MARKED, lacks=tuple(_missing(folder, "")))
+            yield directory(self.name, folder, Sure.MARKED, lacks=_missing(folder, ""))
             return
         roles = sorted(folder.folders.intersection(_ROLES))
         if not re.fullmatch(r"global_step_\d+", folder.name.text):
             return
         if roles:
-            lacks = [] if "data.pt" in folder.files else ["data.pt"]
-            for role in roles:
-                inside = folder.below(role)
-                lacks += [f"{role}/"] if inside is None or not inside.names else []
-                lacks += _missing(inside, f"{role}/") if inside is not None else ()
-            yield directory(self.name, folder, Sure.MARKED, lacks=tuple(lacks))
+            yield directory(self.name, folder, Sure.MARKED, lacks=_missing_of_roles(folder, roles))
         elif folder.files == {"data.pt"}:
-            yield directory(self.name, folder, Sure.MARKED, lacks=("actor/",))
+            yield directory(self.name, folder, Sure.MARKED, lacks=["actor/"])
+
+
+def _missing_of_roles(folder: Folder, roles: list[str]) -> Iterator[str]:
+    if "data.pt" not in folder.files:
+        yield "data.pt"
+    for role in roles:
+        inside = folder.below(role)
+        if inside is None or not inside.names:
+            yield f"{role}/"
+        else:
+            yield from _missing(inside, f"{role}/")
 
 
 def _missing(folder: Folder, prefix: str) -> Iterator[str]:
