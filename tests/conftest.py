@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from support.shared import built_once
+
 ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "fixtures"
 SHARED = Path(os.environ.get("CKPTCTL_SHARED", ROOT.parent / "shared"))
@@ -38,3 +40,27 @@ def copy(tmp_path: Path) -> Callable[..., Path]:
         return target
 
     return make
+
+
+@pytest.fixture(scope="session")
+def layouts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One state that torch saved on one to four ranks and cut in many ways, and ``full.pt``."""
+    from support.gloo import LAYOUTS, run_ranks
+
+    return built_once(tmp_path_factory, "layouts", lambda out: run_ranks(4, out, LAYOUTS))
+
+
+@pytest.fixture(scope="session")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of the reported cases, saved at steps 900 and 1000, and another run's step 1000."""
+    from support.reported import build
+
+    return built_once(tmp_path_factory, "reported", build)
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of four ranks in several layouts, saved at steps 90, 99 and 100."""
+    from support.mixing import build_runs
+
+    return built_once(tmp_path_factory, "runs", build_runs)

@@ -44,7 +44,7 @@ from support.damage import (
     write_field,
     write_metadata,
 )
-from support.reported import RANKS, build
+from support.reported import RANKS
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow  # four processes import torch, which takes long on few CPUs
@@ -54,16 +54,10 @@ LAYER = {"fqn": "model.layers.0.w", "origin": (4, 0)}
 NORM = "model.norm.weight"
 
 
-@pytest.fixture(scope="session")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory in which four processes have saved the run; nobody changes it."""
-    return build(tmp_path_factory.mktemp("reported"))
-
-
 @pytest.fixture
-def case(saved: Path, tmp_path: Path) -> Path:
+def case(reported: Path, tmp_path: Path) -> Path:
     """A copy of step 1000 to damage."""
-    return _copy(saved / "base/step-1000", tmp_path)
+    return _copy(reported / "base/step-1000", tmp_path)
 
 
 def _copy(source: Path, target: Path) -> Path:
@@ -110,11 +104,11 @@ def _wrong_keys(checkpoint: Path, healthy: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["base/step-900", "base/step-1000", "other/step-1000"])
-def test_s01_m12_an_undamaged_save_is_whole(saved: Path, name: str) -> None:
-    result = _assert_whole(saved / name)
+def test_s01_m12_an_undamaged_save_is_whole(reported: Path, name: str) -> None:
+    result = _assert_whole(reported / name)
     assert result.step == int(name.rpartition("-")[2])
     assert result.ranks == (0, 1, 2, 3)
-    bias = metadata_of(saved / name).state_dict_metadata["model.layers.0.b"].chunks
+    bias = metadata_of(reported / name).state_dict_metadata["model.layers.0.b"].chunks
     assert ((6,), (0,)) in [(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in bias]
 
 
@@ -187,7 +181,7 @@ SILENT_DAMAGE: dict[str, Damage] = {
 
 @pytest.mark.parametrize("name", SILENT_DAMAGE)
 def test_s08_s09_m2_damage_that_torch_loads_without_a_word(
-    case: Path, saved: Path, name: str
+    case: Path, reported: Path, name: str
 ) -> None:
     SILENT_DAMAGE[name](case)
     (finding,) = _only(run(case), "checksum")
@@ -196,7 +190,7 @@ def test_s08_s09_m2_damage_that_torch_loads_without_a_word(
     assert finding.where.box is not None
     assert (finding.where.box.offsets, finding.where.box.sizes) == ((4, 0), (4, 8))
     assert finding.loss == "rows 4-7 of model.layers.0.w"
-    assert _wrong_keys(case, saved / "base/step-1000") == {"model.layers.0.w"}
+    assert _wrong_keys(case, reported / "base/step-1000") == {"model.layers.0.w"}
 
 
 def test_s09_a_second_half_of_zeros_has_the_right_size(case: Path) -> None:
@@ -212,7 +206,7 @@ def test_s09_a_second_half_of_zeros_has_the_right_size(case: Path) -> None:
 # ---------------------------------------------------------------------------------- metadata
 
 
-def test_s10_m5_a_chunk_that_is_gone(case: Path, saved: Path) -> None:
+def test_s10_m5_a_chunk_that_is_gone(case: Path, reported: Path) -> None:
     drop_chunk(case, fqn=EMBED, origin=(3, 0))
     result = run(case)
     assert accused(result) == {"hole", "unknown-entry"}
@@ -221,7 +215,7 @@ def test_s10_m5_a_chunk_that_is_gone(case: Path, saved: Path) -> None:
     assert hole.loss == "rows 3-5 of model.embed.weight"
     assert (stray.where.file, stray.where.rank, stray.where.fqn) == ("__1_0.distcp", 1, EMBED)
     assert "[3, 0]" in stray.message
-    assert _wrong_keys(case, saved / "base/step-1000") == {EMBED}
+    assert _wrong_keys(case, reported / "base/step-1000") == {EMBED}
 
 
 def test_s11_offsets_far_past_the_end(case: Path) -> None:
@@ -257,11 +251,11 @@ def test_s13_the_node_without_the_metadata(case: Path) -> None:
     assert "one node's part" in finding.message
 
 
-def test_s13_both_halves_together(saved: Path, tmp_path: Path) -> None:
+def test_s13_both_halves_together(reported: Path, tmp_path: Path) -> None:
     union = tmp_path / "step-1000"
     union.mkdir()
     for file in (METADATA, *(f"__{rank}_0.distcp" for rank in range(RANKS))):
-        shutil.copy2(saved / "base/step-1000" / file, union)
+        shutil.copy2(reported / "base/step-1000" / file, union)
     _assert_whole(union)
 
 
@@ -288,8 +282,8 @@ def test_s17_keys_edited_out_of_the_metadata(
         assert {finding.where.rank for finding in stray} == ranks
 
 
-def test_s17_weights_saved_on_their_own_are_whole(saved: Path, tmp_path: Path) -> None:
-    state = load_with_torch(saved / "base/step-1000")
+def test_s17_weights_saved_on_their_own_are_whole(reported: Path, tmp_path: Path) -> None:
+    state = load_with_torch(reported / "base/step-1000")
     checkpoint = tmp_path / "step-1000"
     save_with_torch(checkpoint, {k: v for k, v in state.items() if k.startswith("model.")})
     result = run(checkpoint)
@@ -300,24 +294,26 @@ def test_s17_weights_saved_on_their_own_are_whole(saved: Path, tmp_path: Path) -
 # ---------------------------------------------------------------------------------- other saves
 
 
-def test_s07_m1_a_shard_of_another_step_is_told_by_what_it_counts(case: Path, saved: Path) -> None:
+def test_s07_m1_a_shard_of_another_step_is_told_by_what_it_counts(
+    case: Path, reported: Path
+) -> None:
     for file in case.glob("*.distcp"):
-        assert file.stat().st_size == (saved / "base/step-900" / file.name).stat().st_size
-    shutil.copy2(saved / "base/step-900/__1_0.distcp", case)
+        assert file.stat().st_size == (reported / "base/step-900" / file.name).stat().st_size
+    shutil.copy2(reported / "base/step-900/__1_0.distcp", case)
     (finding,) = _only(run(case), "mixed-step")
     assert _places([finding]) == [("__1_0.distcp", 1)]
     assert "rank 1 votes 900" in finding.message
     assert "ranks 0, 2, 3 vote 1000" in finding.message
-    assert EMBED in _wrong_keys(case, saved / "base/step-1000")
+    assert EMBED in _wrong_keys(case, reported / "base/step-1000")
 
 
-def test_m1_a_shard_of_another_run_proves_nothing(case: Path, saved: Path) -> None:
+def test_m1_a_shard_of_another_run_proves_nothing(case: Path, reported: Path) -> None:
     for file in case.glob("*.distcp"):
-        assert file.stat().st_size == (saved / "other/step-1000" / file.name).stat().st_size
-    shutil.copy2(saved / "other/step-1000/__1_0.distcp", case)
+        assert file.stat().st_size == (reported / "other/step-1000" / file.name).stat().st_size
+    shutil.copy2(reported / "other/step-1000/__1_0.distcp", case)
     result = _assert_whole(case)
     assert result.verdict != Verdict.OK
-    assert EMBED in _wrong_keys(case, saved / "base/step-1000")
+    assert EMBED in _wrong_keys(case, reported / "base/step-1000")
 
 
 def _assert_stale(result: Verification) -> None:
@@ -329,8 +325,8 @@ def _assert_stale(result: Verification) -> None:
     assert result.verdict is Verdict.SUSPECT
 
 
-def test_s12_m3_old_metadata_over_new_shards(case: Path, saved: Path) -> None:
-    shutil.copy2(saved / "base/step-900" / METADATA, case)
+def test_s12_m3_old_metadata_over_new_shards(case: Path, reported: Path) -> None:
+    shutil.copy2(reported / "base/step-900" / METADATA, case)
     written = (case / METADATA).stat().st_mtime
     for path in case.glob("*.distcp"):
         os.utime(path, (written + 600, written + 600))
@@ -338,33 +334,33 @@ def test_s12_m3_old_metadata_over_new_shards(case: Path, saved: Path) -> None:
     _assert_stale(result)
     (newer,) = (f for f in result.report.findings if f.check == "newer-than-metadata")
     assert "4 of 4 shards" in newer.message
-    assert _wrong_keys(case, saved / "base/step-1000") == set()
+    assert _wrong_keys(case, reported / "base/step-1000") == set()
 
 
-def test_m4_two_ranks_saved_over_four(saved: Path) -> None:
-    result = run(saved / "shrunk/step-1000")
+def test_m4_two_ranks_saved_over_four(reported: Path) -> None:
+    result = run(reported / "shrunk/step-1000")
     assert accusations(result) == []
     assert {(f.check, f.where.file, f.where.rank) for f in result.report.findings} == {
         ("unreferenced-file", "__2_0.distcp", 2),
         ("unreferenced-file", "__3_0.distcp", 3),
     }
     assert result.ranks == (0, 1)
-    loaded = load_with_torch(saved / "shrunk/step-1000")
-    assert torch.equal(loaded[EMBED], load_with_torch(saved / "base/step-1000")[EMBED])
+    loaded = load_with_torch(reported / "shrunk/step-1000")
+    assert torch.equal(loaded[EMBED], load_with_torch(reported / "base/step-1000")[EMBED])
 
 
-def test_m8_a_neighbours_metadata_opens_the_shards(case: Path, saved: Path) -> None:
+def test_m8_a_neighbours_metadata_opens_the_shards(case: Path, reported: Path) -> None:
     remove(case, file=METADATA)
-    shutil.copy2(saved / "base/step-900" / METADATA, case)
+    shutil.copy2(reported / "base/step-900" / METADATA, case)
     result = run(case)
     _assert_stale(result)
     assert (result.keys, result.items) == (33, 69)
-    assert _wrong_keys(case, saved / "base/step-1000") == set()
+    assert _wrong_keys(case, reported / "base/step-1000") == set()
 
 
-def test_m9_a_neighbours_metadata_of_another_layout_does_not(case: Path, saved: Path) -> None:
+def test_m9_a_neighbours_metadata_of_another_layout_does_not(case: Path, reported: Path) -> None:
     remove(case, file=METADATA)
-    shutil.copy2(saved / "renamed/step-900" / METADATA, case)
+    shutil.copy2(reported / "renamed/step-900" / METADATA, case)
     result = run(case)
     assert accused(result) == {"truncated-file", "item-structure", "stale-metadata"}
     files = {finding.where.file for finding in accusations(result)} - {METADATA}

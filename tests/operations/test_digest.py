@@ -23,7 +23,7 @@ from ckptctl.operations.content.tensors import TensorSource
 from conftest import FIXTURES
 from support.cli import run
 from support.damage import edited, flip_field, remove
-from support.gloo import LAYOUTS, NAMES, run_ranks
+from support.gloo import NAMES
 
 torch = pytest.importorskip("torch")
 
@@ -45,25 +45,19 @@ def source_of(opened: Opened) -> TensorSource:
 
 
 @pytest.fixture(scope="session")
-def layouts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One state saved by one to four ranks and cut in many ways; nobody changes it."""
-    out = tmp_path_factory.mktemp("layouts")
-    run_ranks(4, out, LAYOUTS)
-    return out
-
-
-@pytest.fixture(scope="session")
 def full(layouts: Path) -> dict[str, Any]:
     """The state itself."""
     return dict(torch.load(layouts / "full.pt"))
 
 
 @pytest.mark.slow
-def test_digests_are_equal_whatever_the_sharding(layouts: Path, full: dict[str, Any]) -> None:
+def test_digests_are_equal_whatever_the_sharding(
+    layouts: Path, full: dict[str, Any], tmp_path: Path
+) -> None:
     from safetensors.torch import save_file
 
-    folder = layouts / "as_safetensors"
-    folder.mkdir(exist_ok=True)
+    folder = tmp_path / "as_safetensors"
+    folder.mkdir()
     half = len(full) // 2
     save_file(dict(list(full.items())[:half]), folder / "model-00001-of-00002.safetensors")
     save_file(dict(list(full.items())[half:]), folder / "model-00002-of-00002.safetensors")

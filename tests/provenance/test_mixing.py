@@ -32,7 +32,6 @@ from ckptctl.operations.verify.verify import Options, Verdict, verify
 from ckptctl.provenance.evidence import Source
 from ckptctl.storage import open_store
 from conftest import FIXTURES
-from support import reported as support_reported
 from support.cli import run as run_cli
 from support.damage import METADATA, drop_keys, load_with_torch, metadata_of, write_metadata
 from support.mixing import (
@@ -41,7 +40,6 @@ from support.mixing import (
     LONG_AGO,
     RANKS,
     Seen,
-    build_runs,
     forget_times,
     look,
     plant,
@@ -50,18 +48,6 @@ from support.mixing import (
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow  # four processes import torch, which takes long on few CPUs
-
-
-@pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of four ranks in several layouts, saved at steps 90, 99 and 100."""
-    return build_runs(tmp_path_factory.mktemp("mixing"))
-
-
-@pytest.fixture(scope="session")
-def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of the reported cases, saved at steps 900 and 1000, and another run's step 1000."""
-    return support_reported.build(tmp_path_factory.mktemp("reported"))
 
 
 def assert_not_good(seen: Seen) -> None:

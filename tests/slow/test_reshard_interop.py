@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from ckptctl.formats.items.storage import locate_tensor
 from ckptctl.operations.reshard.plan import Request
 from ckptctl.operations.reshard.reshard import ReshardOptions, reshard
 from ckptctl.storage.posix import PosixStore
-from support.gloo import LAYOUTS, NAMES, run_ranks
+from support.gloo import NAMES, run_ranks
+from support.shared import built_once
 
 pytest.importorskip("torch")
 COUNTS = (1, 2, 3, 4, 5, 8)
@@ -57,69 +59,64 @@ for line in Path(f"{OUT}/wanted").read_text().split():
 '''
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One state, saved by torch in many ways."""
-    out = tmp_path_factory.mktemp("layouts")
-    run_ranks(4, out, LAYOUTS)
-    return out
-
-
-@pytest.fixture(scope="module")
-def resharded(run: Path) -> list[Path]:
+@pytest.fixture(scope="session")
+def resharded(layouts: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Each of them at each number of ranks."""
-    found = []
-    for name in NAMES:
-        for count in COUNTS:
-            target = run / f"{name}-for-{count}" / "step-7"
-            options = ReshardOptions(Request(count), workers=2)
-            result = reshard(str(run / name / "step-7"), str(target), options=options)
-            assert result.ranks == count and result.manifest
-            found.append(target)
-    return found
+
+    def build(out: Path) -> None:
+        for path in paths_in(out):
+            name, _, count = path.parent.name.partition("-for-")
+            options = ReshardOptions(Request(int(count)), workers=2)
+            result = reshard(str(layouts / name / "step-7"), str(path), options=options)
+            assert result.ranks == int(count) and result.manifest
+
+    return paths_in(built_once(tmp_path_factory, "resharded", build))
 
 
-def loaded(out: Path, ranks: int, paths: list[Path]) -> dict[Path, list[str]]:
+def paths_in(out: Path) -> list[Path]:
+    return [out / f"{name}-for-{count}" / "step-7" for name in NAMES for count in COUNTS]
+
+
+def loaded(out: Path, ranks: int, layouts: Path, paths: list[Path]) -> dict[Path, list[str]]:
     """Load checkpoints on so many ranks; return the keys that are not as they were."""
+    (out / "full.pt").symlink_to(layouts / "full.pt")
     (out / "wanted").write_text("\n".join(map(str, paths)))
-    found = {}
-    for line in run_ranks(ranks, out, LOAD, timeout=600).splitlines():
-        if line.startswith(str(out)):
-            path, *bad = line.split()
-            found[Path(path)] = bad
+    lines = (line.split() for line in run_ranks(ranks, out, LOAD).splitlines())
+    found = {Path(words[0]): words[1:] for words in lines if words}
     assert set(found) == set(paths)
     return found
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 5])
 def test_torch_loads_every_layout_for_every_number_of_ranks(
-    run: Path, resharded: list[Path], ranks: int
+    layouts: Path, resharded: list[Path], tmp_path: Path, ranks: int
 ) -> None:
-    assert {path: bad for path, bad in loaded(run, ranks, resharded).items() if bad} == {}
+    assert {
+        path: bad for path, bad in loaded(tmp_path, ranks, layouts, resharded).items() if bad
+    } == {}
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_torch_loads_what_was_made_for_its_own_number_of_ranks(
-    run: Path, resharded: list[Path], ranks: int
+    layouts: Path, resharded: list[Path], tmp_path: Path, ranks: int
 ) -> None:
     own = [path for path in resharded if path.parent.name.endswith(f"-for-{ranks}")]
-    assert {path: bad for path, bad in loaded(run, ranks, own).items() if bad} == {}
+    assert {path: bad for path, bad in loaded(tmp_path, ranks, layouts, own).items() if bad} == {}
 
 
-def test_a_wrong_byte_would_have_been_seen(run: Path, resharded: list[Path]) -> None:
+def test_a_wrong_byte_would_have_been_seen(
+    layouts: Path, resharded: list[Path], tmp_path: Path
+) -> None:
     """The negative control: one bit of one payload, which torch itself does not notice."""
-    path = resharded[0]
+    path = tmp_path / "step-7"
+    shutil.copytree(resharded[0], path)
     store = PosixStore(path)
     items = dcp.read(store, "").items
     item = items[items.fqns.index("model.embed.weight")]
     with store.open(item.path) as reader:
         place = locate_tensor(reader, item).start
     shard = path / item.path
-    whole = shard.read_bytes()
-    damaged = bytearray(whole)
+    damaged = bytearray(shard.read_bytes())
     damaged[place] ^= 1
     shard.write_bytes(damaged)
-    try:
-        assert loaded(run, 1, [path])[path] == ["model.embed.weight"]
-    finally:
-        shard.write_bytes(whole)
+    assert loaded(tmp_path, 1, layouts, [path])[path] == ["model.embed.weight"]

@@ -1,4 +1,8 @@
-"""Scripts that several gloo processes run: the only way to see what torch really writes and reads."""
+"""Scripts that several gloo processes run: the only way to see what torch really writes and reads.
+
+One interpreter imports torch, which takes seconds, and forks the ranks before any of them has a
+thread of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,48 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.effort import PATIENCE
+
 _HEAD = """
 import os
+import signal
 import sys
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+import torch.distributed.device_mesh
+import torch.distributed.tensor
 
-RANK, WORLD_SIZE, OUT = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+WORLD_SIZE, OUT, NAME = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(1)
+
+
+def start():
+    ranks = []
+    for rank in range(WORLD_SIZE):
+        pid = os.fork()
+        if pid == 0:
+            printed = os.open(OUT / f"{NAME}.rank-{rank}", os.O_WRONLY | os.O_CREAT)
+            os.dup2(printed, 1)
+            os.dup2(printed, 2)
+            return rank
+        ranks.append(pid)
+    worst = 0
+    while ranks:
+        pid, status = os.wait()
+        ranks.remove(pid)
+        if status and not worst:  # the others would wait for it
+            worst = 1
+            for other in ranks:
+                os.kill(other, signal.SIGKILL)
+    os._exit(worst)
+
+
+RANK = start()
 dist.init_process_group(
-    "gloo", init_method=f"file://{OUT}/{sys.argv[4]}", rank=RANK, world_size=WORLD_SIZE
+    "gloo", init_method=f"file://{OUT}/{NAME}.meet", rank=RANK, world_size=WORLD_SIZE
 )
 """
 _TAIL = """
@@ -28,30 +61,22 @@ os._exit(0)  # tearing gloo down aborts now and then
 """
 
 
-def run_ranks(world_size: int, out: Path, body: str, *, timeout: float = 300) -> str:
+def run_ranks(world_size: int, out: Path, body: str) -> str:
     """Run a script on so many ranks; it finds RANK, WORLD_SIZE and OUT. Return what they printed."""
-    script = out / f"script-{len(list(out.glob('script-*')))}.py"
+    name = f"script-{len(list(out.glob('script-*.py')))}"
+    script = out / f"{name}.py"
     script.write_text(_HEAD + body + _TAIL, encoding="utf-8")
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, script, str(rank), str(world_size), str(out), f"{script.stem}.meet"],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for rank in range(world_size)
-    ]
-    printed = []
-    try:
-        for process in ranks:
-            output, _ = process.communicate(timeout=timeout)
-            assert process.returncode == 0, output.decode()
-            printed.append(output.decode())
-    finally:
-        for process in ranks:
-            process.kill()
-    return "".join(printed)
+    done = subprocess.run(
+        [sys.executable, script, str(world_size), str(out), name],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    files = [out / f"{name}.rank-{rank}" for rank in range(world_size)]
+    printed = "".join(file.read_text() for file in files if file.exists())
+    assert done.returncode == 0, printed + done.stderr.decode()
+    return printed
 
 
 LAYOUTS = '''

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from support.gloo import run_ranks
 
 RANKS = 4
 SCRIPT = '''
-"""One rank of the run: `script RANK WORLD_SIZE OUT`."""
-
-import os
 import random
-import sys
-from pathlib import Path
 
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -48,55 +39,26 @@ def state(mesh, rank, step, seed, run_id):
     return found
 
 
-def main():
-    rank, world_size, out = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{out}/rendezvous", rank=rank, world_size=world_size
+mesh = DeviceMesh("cpu", list(range(WORLD_SIZE)))
+for name, step, seed, run_id in (
+    ("base", 900, 0, "run-0"),
+    ("base", 1000, 0, "run-0"),
+    ("other", 1000, 1, "run-1"),
+    ("renamed", 900, 0, "run-0 under a name that needs many more bytes than before " * 2),
+    ("shrunk", 1000, 0, "run-0"),
+):
+    dcp.save(state(mesh, RANK, step, seed, run_id), checkpoint_id=f"{OUT}/{name}/step-{step}")
+half, half_mesh = dist.new_group([0, 1]), DeviceMesh("cpu", [0, 1])
+if RANK < 2:  # the run goes on with two ranks and saves over what four had saved
+    dcp.save(
+        state(half_mesh, RANK, 1000, 0, "run-0"),
+        checkpoint_id=f"{OUT}/shrunk/step-1000",
+        process_group=half,
     )
-    mesh = DeviceMesh("cpu", list(range(world_size)))
-    for name, step, seed, run_id in (
-        ("base", 900, 0, "run-0"),
-        ("base", 1000, 0, "run-0"),
-        ("other", 1000, 1, "run-1"),
-        ("renamed", 900, 0, "run-0 under a name that needs many more bytes than before " * 2),
-        ("shrunk", 1000, 0, "run-0"),
-    ):
-        dcp.save(state(mesh, rank, step, seed, run_id), checkpoint_id=f"{out}/{name}/step-{step}")
-    half, half_mesh = dist.new_group([0, 1]), DeviceMesh("cpu", [0, 1])
-    if rank < 2:  # the run goes on with two ranks and saves over what four had saved
-        dcp.save(
-            state(half_mesh, rank, 1000, 0, "run-0"),
-            checkpoint_id=f"{out}/shrunk/step-1000",
-            process_group=half,
-        )
-    dist.barrier()
-    os._exit(0)  # tearing gloo down aborts now and then
-
-
-main()
 '''
 
 
 def build(out: Path) -> Path:
     """Save the run with four gloo processes under a directory."""
-    script = out / "script.py"
-    script.write_text(SCRIPT)
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(RANKS), str(out)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for rank in range(RANKS)
-    ]
-    try:
-        for process in ranks:
-            output, _ = process.communicate(timeout=240)
-            assert process.returncode == 0, output.decode()
-    finally:
-        for process in ranks:
-            process.kill()
+    run_ranks(RANKS, out, SCRIPT)
     return out
