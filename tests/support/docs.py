@@ -195,18 +195,19 @@ def steps(block: Block) -> list[Step]:
     for line in block.body.splitlines(keepends=True):
         if line.startswith("$ "):
             found.append(Step(line[2:].rstrip("\n"), ""))
-        elif continued and line.startswith("> "):
+        elif continued and line.startswith(">"):
             found[-1] = replace(found[-1], command=f"{found[-1].command}\n{line[2:].rstrip()}")
         else:
             assert found, f"{block.page.name}:{block.line} begins with what no command printed"
             found[-1] = replace(found[-1], shown=found[-1].shown + line)
-        continued = line.startswith("$ ") or (continued and line.startswith("> "))
+        continued = line.startswith("$ ") or (continued and line.startswith(">"))
     return found
 
 
 def written(found: list[Step]) -> str:
     """Write steps as the body of a block."""
-    return "".join("$ " + one.command.replace("\n", "\n> ") + "\n" + one.shown for one in found)
+    text = "".join("$ " + one.command.replace("\n", "\n> ") + "\n" + one.shown for one in found)
+    return text.replace("\n> \n", "\n>\n")
 
 
 def normal(text: str) -> str:
