@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,50 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckptctl.errors import NotFound
-from ckptctl.formats.base import Claim, Folder, Reads, StepKind
+from ckptctl.formats.base import Folder, Reads
 from ckptctl.formats.registry import LAYOUTS
 from ckptctl.model.names import steps_of
+from ckptctl.operations.find import Place, find
 from ckptctl.storage import Entry, Reader, Store, open_store
 from conftest import FIXTURES
 
 
-def root_of(store: Store) -> Folder:
-    name = steps_of([posixpath.basename(store.url.rstrip("/"))])[0]
-    return Folder(store, "", name, tuple(store.entries()))
+def places(path: Path | Store) -> list[Place]:
+    """Find what lies below a root; no two layouts may be equally sure of a place."""
+    found = find(open_store(str(path)) if isinstance(path, Path) else path)
+    assert not [one.problem for one in found if one.problem]
+    assert len({one.path for one in found}) == len(found), "a path is found twice"
+    return found
 
 
-def claims(folder: Folder, depth: int = 4) -> Iterator[Claim]:
-    """Walk top-down: the surest claim of a directory ends the walk there."""
-    found = sorted((c for one in LAYOUTS for c in one.claim(folder)), key=lambda c: -c.sure)
-    if found and found[0].members is None:
-        equal = [c for c in found if c.members is None and c.sure == found[0].sure]
-        assert len(equal) == 1, f"equally sure: {equal}"
-        yield found[0]
-        return
-    taken: dict[str, Claim] = {}
-    for one in found:
-        if one.members is not None and not any(name in taken for name in one.members):
-            taken.update(dict.fromkeys(one.members, one))
-            yield one
-        elif one.members is not None:
-            other = next(taken[name] for name in one.members if name in taken)
-            assert other.sure != one.sure, f"equally sure: {one}, {other}"
-    inside = {name.partition("/")[0] for name in taken}
-    for entry in folder.entries:
-        if entry.kind == "directory" and entry.target is None and entry.name not in inside:
-            below = folder.below(entry.name) if depth else None
-            if below is not None:
-                yield from claims(below, depth - 1)
+def rows(path: Path) -> dict[str, tuple[str, int | None]]:
+    return {one.path: (one.format, one.name.step) for one in places(path)}
 
 
-def rows(path: Path | str) -> dict[str, tuple[str, int | None]]:
-    found = list(claims(root_of(open_store(str(path)))))
-    assert len({one.path for one in found}) == len(found), "a path is claimed twice"
-    return {one.path: (one.layout, one.step) for one in found}
-
-
-def only(path: Path) -> Claim:
-    (found,) = claims(root_of(open_store(str(path))))
+def only(path: Path) -> Place:
+    (found,) = places(path)
     return found
 
 
@@ -96,8 +72,8 @@ SAMPLES: dict[str, dict[str, tuple[str, int | None]]] = {
     "dcp/fsdp1_local_lossy": DCP,
     "dcp/fsdp1_sharded": DCP,
     "dcp/fsdp2_mixed_rank1_from_step3": DCP,
-    "dcp/fsdp2_step3": {"": ("dcp", 3)},
-    "dcp/fsdp2_step5": {"": ("dcp", 5)},
+    "dcp/fsdp2_step3": DCP,
+    "dcp/fsdp2_step5": DCP,
     "dcp/fsspec_writer_threads2": DCP,
     "dcp/hf_safetensors_consolidated": SAFETENSORS,
     "dcp/hf_safetensors_sharded": SAFETENSORS,
@@ -206,7 +182,7 @@ def test_each_sample_is_named_here(samples: Path) -> None:
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_real_roots_have_one_row_per_checkpoint(sample: str, samples: Path) -> None:
     assert rows(samples / sample) == SAMPLES[sample]
-    for one in claims(root_of(open_store(str(samples / sample)))):
+    for one in places(samples / sample):
         assert one.lacks == LACKING.get(f"{sample}/{one.path}", ()), one
         assert bool(one.staging) == (f"{sample}/{one.path}" in STAGING), one
 
@@ -484,7 +460,7 @@ LACKS = {
 def test_what_names_promise_and_is_not_there(case: str, tmp_path: Path) -> None:
     names, expected = LACKS[case]
     claim = only(put(tmp_path / "run", *names))
-    assert (claim.lacks, claim.step or claim.number) == (expected, 2)
+    assert (claim.lacks, claim.name.step or claim.number) == (expected, 2)
 
 
 def test_orbax_lacks_an_item_that_its_metadata_names(tmp_path: Path) -> None:
@@ -508,8 +484,8 @@ STAGED = {
 @pytest.mark.parametrize("name", STAGED)
 def test_what_is_not_final_says_so(name: str, tmp_path: Path) -> None:
     put(tmp_path / "run", *STAGED[name])
-    found = [one for one in claims(root_of(open_store(str(tmp_path / "run")))) if one.step == 6]
-    assert found and {one.layout for one in found} == {name}
+    found = [one for one in places(tmp_path / "run") if one.name.step == 6]
+    assert found and {one.format for one in found} == {name}
     assert all(one.staging for one in found)
 
 
@@ -562,8 +538,8 @@ def test_a_thousand_trainer_checkpoints_cost_one_listing_each(tmp_path: Path) ->
             ),
         )  # fmt: skip
     store = Counting(open_store(str(tmp_path / "run")))
-    found = list(claims(root_of(store)))
-    assert sorted(one.step or 0 for one in found) == [step * 10 for step in range(1, 1001)]
+    found = places(store)
+    assert [one.name.step for one in found] == [step * 10 for step in range(1, 1001)]
     assert store.asked == {"entries": 1001}
 
 
@@ -586,17 +562,14 @@ FORMS = (
 @pytest.mark.parametrize("kind", ["/.metadata", ".pt"])
 def test_names_with_other_words_have_their_steps(form: str, kind: str, tmp_path: Path) -> None:
     put(tmp_path / "run", *(form.format(step) + kind for step in (900, 1000)))
-    assert [step for _, step in rows(tmp_path / "run").values()] in ([900, 1000], [1000, 900])
+    assert [step for _, step in rows(tmp_path / "run").values()] == [900, 1000]
 
 
 def test_accelerate_counts_saves(tmp_path: Path) -> None:
     put(tmp_path / "run", *(f"checkpoint_{n}/{f}" for n in (9, 10) for f in ("optimizer.bin",
         "model.safetensors", "random_states_0.pkl")))  # fmt: skip
-    found = sorted(claims(root_of(open_store(str(tmp_path / "run")))), key=lambda c: c.number or 0)
-    assert [(c.step, c.number, c.step_is) for c in found] == [
-        (None, 9, StepKind.COUNTER),
-        (None, 10, StepKind.COUNTER),
-    ]
+    found = places(tmp_path / "run")
+    assert [(one.name.step, one.number) for one in found] == [(None, 9), (None, 10)]
 
 
 def test_accelerate_counts_steps_in_its_optimizer(tmp_path: Path) -> None:
@@ -605,13 +578,13 @@ def test_accelerate_counts_steps_in_its_optimizer(tmp_path: Path) -> None:
         shutil.copytree(FIXTURES / "fsdp2" / f"step-{number * 4 + 4}", part)
         put(tmp_path, f"checkpoint_{number}/pytorch_model_fsdp_0/.metadata")
         put(tmp_path, f"checkpoint_{number}/random_states_0.pkl")
-    found = {one.number: one for one in claims(root_of(open_store(str(tmp_path))))}
-    assert {number: one.step for number, one in found.items()} == {1: 8, 2: 12}
-    assert {one.layout for one in found.values()} == {"huggingface-fsdp"}
+    found = {one.number: one for one in places(tmp_path)}
+    assert {number: one.name.step for number, one in found.items()} == {1: 8, 2: 12}
+    assert {one.format for one in found.values()} == {"huggingface-fsdp"}
     for one in (tmp_path / "checkpoint_2" / "optimizer_0").glob("*.distcp"):
         one.write_bytes(b"")
-    damaged = {one.number: one for one in claims(root_of(open_store(str(tmp_path))))}
-    assert {number: one.step for number, one in damaged.items()} == {1: 8, 2: None}
+    damaged = {one.number: one for one in places(tmp_path)}
+    assert {number: one.name.step for number, one in damaged.items()} == {1: 8, 2: None}
 
 
 def test_a_file_that_the_user_names_is_claimed_whatever_its_name(tmp_path: Path) -> None:
@@ -684,7 +657,7 @@ class InMemory:
 def test_frameworks_in_one_root_are_told_apart(names: list[str]) -> None:
     files = [name.rstrip("/") for name in names]
     clean = [one for one in files if not any(other.startswith(f"{one}/") for other in files)]
-    paths = [one.path for one in claims(root_of(InMemory(clean)))]  # asserts that none tie
+    paths = [one.path for one in places(InMemory(clean))]
     assert len(set(paths)) == len(paths)
     for one in paths:
         assert not any(path.startswith(f"{one}/") for path in paths)
@@ -714,7 +687,7 @@ def test_numbers_of_any_size_in_names_cost_little() -> None:
         "checkpoint-8/trainer_state.json",
         f"c/{huge}/iter_0000006_{huge}_local.pt",
     ]
-    found = list(claims(root_of(InMemory(names))))
+    found = places(InMemory(names))
     assert len(found) == 6
     assert all(0 < len(one.lacks) <= 64 for one in found)
 
