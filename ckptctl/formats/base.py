@@ -171,9 +171,12 @@ class PointerRule:
     """A name that a framework leaves for its newest checkpoint, as a pattern of the file's name.
 
     What is in the file is a checkpoint's name, its path or its step; a link is followed instead.
+    With ``key`` it is a JSON file that every checkpoint has, and the last part of the path that it
+    has under that key is the name of another checkpoint: the best one, not the newest.
     """
 
     pattern: str
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
 import re
@@ -41,6 +42,39 @@ def pointers(store: Store, places: Iterable[Place]) -> list[Pointer]:
     return found
 
 
+def recorded(store: Store, places: Iterable[Place]) -> list[Pointer]:
+    """Read which others the newest checkpoint of each layout records, such as the best one.
+
+    They are no pointers to the newest; one whose target is not there is left out.
+    """
+    newest: dict[tuple[str, str], Place] = {}
+    paths = set()
+    for place in places:
+        paths.add(place.path)
+        if not place.staging:
+            newest[place.format, place.path.rpartition("/")[0]] = place
+    found: list[Pointer] = []
+    rules = [(one.name, rule) for one in registry.LAYOUTS for rule in one.pointers if rule.key]
+    for (name, folder), place in newest.items():
+        for rule in (rule for layout, rule in rules if layout == name):
+            text = _recorded(store, f"{place.path}/{rule.pattern}", rule.key)
+            target = posixpath.join(folder, text.rstrip("/").rpartition("/")[2])
+            if text and target in paths:
+                found.append(Pointer(rule.key, text, target))
+    return found
+
+
+def _recorded(store: Store, path: str, key: str) -> str:
+    """Return the text that a JSON file has under a key near its beginning."""
+    try:
+        with store.open(path) as reader:
+            data = reader.read(0, min(reader.size, _LIMIT)).decode("utf-8", "replace")
+        match = re.search(rf'"{key}": *("(?:[^"\\]|\\.)*")', data)
+        return str(json.loads(match[1])) if match else ""
+    except (StorageError, ValueError):
+        return ""
+
+
 class _Beside:
     """One directory with checkpoints in it, and what its pointers may name."""
 
@@ -74,6 +108,7 @@ class _Beside:
             re.fullmatch(rule.pattern, entry.name)
             for layout in registry.LAYOUTS
             for rule in layout.pointers
+            if not rule.key
         ):
             return None
         data = read_small(self._store, entry.path, _LIMIT)

@@ -16,6 +16,7 @@ from ckptctl.formats.base import Folder, Reads
 from ckptctl.formats.registry import LAYOUTS
 from ckptctl.model.names import steps_of
 from ckptctl.operations.find import Place, find
+from ckptctl.operations.pointers import pointers, recorded
 from ckptctl.storage import Entry, Reader, Store, open_store
 from conftest import FIXTURES
 
@@ -328,7 +329,6 @@ NO_CHECKPOINTS = {
     "features": ("features/cache.pt", "features/labels_2.pt", "features/embeddings.bin"),
     "a tokenizer": ("tokenizer.json", "tokenizer_config.json", "vocab.json", "special.bin"),
     "halves": ("optimizer.pt", "scheduler.pt", "rng_state.pt"),
-    "numbered folders": ("0/a.json", "1/a.json", "2/a.json"),
     "json named as metadata": ("metadata.json", "x/metadata.json"),
     "empty": ("a/b/",),
 }
@@ -619,7 +619,7 @@ def test_whose_pointer_a_name_is(name: str) -> None:
     found = {
         one.name
         for one in LAYOUTS
-        if any(re.fullmatch(rule.pattern, name) for rule in one.pointers)
+        if any(re.fullmatch(rule.pattern, name) and not rule.key for rule in one.pointers)
     }
     assert found == POINTERS[name]
 
@@ -690,6 +690,30 @@ def test_numbers_of_any_size_in_names_cost_little() -> None:
     found = places(InMemory(names))
     assert len(found) == 6
     assert all(0 < len(one.lacks) <= 64 for one in found)
+
+
+BEST = {
+    "its path": '"/mnt/elsewhere/run/checkpoint-2"',
+    "with a slash": '"out/checkpoint-2/"',
+    "none": "null",
+    "one that is gone": '"out/checkpoint-1"',
+    "no text": "7",
+    "text that ends early": '"out/checkpoint-2',
+}
+
+
+@pytest.mark.parametrize("case", BEST)
+def test_the_best_checkpoint_that_a_trainer_records(case: str, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    for step in (2, 4):
+        put(root, f"checkpoint-{step}/model.safetensors", f"checkpoint-{step}/optimizer.pt")
+        text = f'{{"best_metric": 0.5, "best_model_checkpoint": {BEST[case]}, "epoch": 1'
+        put(root, f"checkpoint-{step}/trainer_state.json", data=text.encode())
+    found = recorded(open_store(str(root)), places(root))
+    named = [("best_model_checkpoint", "checkpoint-2")]
+    expected = named if case in ("its path", "with a slash") else []
+    assert [(one.name, one.target) for one in found] == expected
+    assert not pointers(open_store(str(root)), places(root))
 
 
 def test_layouts_that_are_read_say_how(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -472,3 +473,34 @@ def test_a_file_that_cannot_be_deleted_is_an_error(
     ended = ckptctl("prune", root, "--keep-last", "4", "--yes")
     assert ended.code == 4
     assert newest(root)[0] == 1000
+
+
+# ---------------------------------------------------------------------- checkpoints in parts
+
+
+def add_trainer(root: Path, step: int, *, best: str = "") -> None:
+    """Add a checkpoint as the HF Trainer writes it with FSDP: two DCP directories and more."""
+    path = root / f"checkpoint-{step}"
+    for part in ("pytorch_model_fsdp_0", "optimizer_0"):
+        shutil.copytree(FIXTURES / "fsdp2/step-12", path / part)
+    for name in ("scheduler.pt", "rng_state_0.pth"):
+        (path / name).write_bytes(b"x")
+    (path / "trainer_state.json").write_text(json.dumps({"best_model_checkpoint": best or None}))
+    make_old(path, days=10)
+
+
+def test_a_checkpoint_in_parts_goes_or_stays_as_one(tmp_path: Path) -> None:
+    for step in (900, 1000):
+        add_trainer(tmp_path / "run", step)
+    kept = contents(tmp_path / "run" / "checkpoint-1000")
+    done("prune", tmp_path / "run", "--keep-last", "1", "--yes")
+    assert remaining(tmp_path / "run") == {"checkpoint-1000"}
+    assert contents(tmp_path / "run" / "checkpoint-1000") == kept
+
+
+def test_the_best_that_a_trainer_records_is_kept(tmp_path: Path) -> None:
+    for step in (800, 900, 1000):
+        add_trainer(tmp_path / "run", step, best="/elsewhere/run/checkpoint-800")
+    found = fates(tmp_path / "run", "--keep-last", "1")
+    assert found["checkpoint-800"] == (False, "best_model_checkpoint names it")
+    assert {path for path, (delete, _) in found.items() if delete} == {"checkpoint-900"}

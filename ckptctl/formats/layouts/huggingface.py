@@ -11,12 +11,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ckptctl.formats.base import Claim, Folder, Layout, StepKind, Sure
+from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, StepKind, Sure
 from ckptctl.formats.claims import directory, missing, missing_of_sets, numbered
 from ckptctl.formats.composite import Composite, Part
 from ckptctl.model.checkpoint import File
 
 _STATE = "trainer_state.json"
+_BEST = PointerRule(_STATE, "best_model_checkpoint")
 _SUFFIXES = ("json", "pt", "pth", "bin", "pkl", "safetensors")
 _RNG = re.compile(r"rng_state_(\d{1,9})\.pth")
 _RANDOM = re.compile(r"random_states_(\d{1,9})\.pkl")
@@ -136,6 +137,7 @@ class HuggingFace(Layout):
 
     name = "huggingface"
     title = "HF Trainer, accelerate"
+    pointers = (_BEST,)
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with the states of a run, not that of a model alone."""
@@ -150,6 +152,7 @@ class HuggingFaceFsdp(Composite):
 
     name = "huggingface-fsdp"
     title = "HF Trainer, accelerate: FSDP"
+    pointers = (_BEST,)
     parts = (
         Part(_FSDP_MODEL.pattern, "pytorch_model_fsdp_0", "the model", "model"),
         Part(_FSDP_OPTIMIZER.pattern, "optimizer_0", "the optimizer's state", "optimizer"),

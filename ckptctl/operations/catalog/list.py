@@ -10,7 +10,7 @@ from ckptctl.model.checkpoint import File, rank_of
 from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import LATEST, QUARANTINE
 from ckptctl.operations.find import Place, find, not_read
-from ckptctl.operations.pointers import Pointer, pointers
+from ckptctl.operations.pointers import Pointer, pointers, recorded
 from ckptctl.protocol import read_manifest, read_pointer, read_quarantine
 from ckptctl.storage import Store
 
@@ -58,7 +58,8 @@ def list_checkpoints(
     places = find(store)
     if not places:
         raise NothingThere(f"{store.url}: no checkpoint below this directory")
-    named, paths = pointers(store, places), {place.path for place in places}
+    named = [*pointers(store, places), *recorded(store, places)]
+    paths = {place.path for place in places}
     wanted = frozenset(states)
     if limit is not None and not wanted:
         places = places[-limit:]

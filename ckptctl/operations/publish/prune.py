@@ -13,7 +13,7 @@ from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import LATEST, MANIFEST
 from ckptctl.operations.catalog.list import Row, list_checkpoints
 from ckptctl.operations.find import Place, find
-from ckptctl.operations.pointers import pointers
+from ckptctl.operations.pointers import pointers, recorded
 from ckptctl.operations.verify.units import Options
 from ckptctl.operations.verify.verify import Verdict, verify
 from ckptctl.protocol.read import join
@@ -119,7 +119,8 @@ def _why(row: Row, policy: Policy) -> str:
 def _protected(store: Store, places: dict[str, Place], rows: tuple[Row, ...]) -> dict[str, str]:
     """Return what no policy may delete, with the reason."""
     found: dict[str, str] = {}
-    for pointer in pointers(store, list(places.values())):
+    known = list(places.values())
+    for pointer in (*pointers(store, known), *recorded(store, known)):
         if pointer.target is not None:
             found[pointer.target or "."] = f"{pointer.name} names it"
     promoted = protocol.read_pointer(store)
