@@ -13,7 +13,7 @@ from ckptctl.formats import registry
 from ckptctl.formats.base import Claim, Folder, Layout, Reads, Sure, as_file
 from ckptctl.model.checkpoint import Checkpoint, File
 from ckptctl.model.manifest import MANIFEST, POINTERS
-from ckptctl.model.names import CheckpointName, parse_name
+from ckptctl.model.names import CheckpointName, parse_name, steps_of
 from ckptctl.storage import Entry, Store
 
 DEPTH = 4
@@ -135,7 +135,7 @@ class _Walk:
             raise NothingThere(f"{self._store.url}: no such directory") from None
         root = Folder(self._store, "", name_of_root(self._store), tuple(entries))
         found = list(self._walk(root, DEPTH))
-        known = {self._real(place.path) for place in found}
+        known = {self._real(place.path) for place in found} if self._links else set()
         for entry, name in sorted(self._links, key=lambda one: not one[1].recognised):
             real = self._real(entry.path)
             if real in known or self._real("").startswith(f"{real}/") or real == self._real(""):
@@ -368,9 +368,21 @@ def locate(
     parent, name = split(url)
     if not parent or not name:
         return store, places
-    place = places[0]
+    place, above = places[0], opener(parent)
     moved = tuple(replace(entry, path=f"{name}/{entry.name}") for entry in place.entries)
-    return opener(parent), [replace(place, path=name, entries=moved)]
+    said = place.name
+    if said.step is None and place.number is None:
+        said = replace(said, step=_step_beside(above, name))
+    return above, [replace(place, path=name, entries=moved, name=said)]
+
+
+def _step_beside(store: Store, name: str) -> int | None:
+    """Return the step that a directory's name says beside its siblings."""
+    try:
+        names = [entry.name for entry in store.entries() if entry.kind == "directory"]
+    except StorageError:
+        return None
+    return next((one.step for one in steps_of(names) if one.text == name), None)
 
 
 def split(url: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from ckptctl.errors import NotFound
 from ckptctl.formats.base import Folder, Reads
 from ckptctl.formats.registry import LAYOUTS
 from ckptctl.model.names import steps_of
-from ckptctl.operations.find import Place, find
+from ckptctl.operations.find import Place, find, locate
 from ckptctl.operations.pointers import pointers, recorded
 from ckptctl.storage import Entry, Reader, Store, open_store
 from conftest import FIXTURES
@@ -563,6 +563,13 @@ FORMS = (
 def test_names_with_other_words_have_their_steps(form: str, kind: str, tmp_path: Path) -> None:
     put(tmp_path / "run", *(form.format(step) + kind for step in (900, 1000)))
     assert [step for _, step in rows(tmp_path / "run").values()] == [900, 1000]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_that_is_named_has_the_step_that_its_root_tells(form: str, tmp_path: Path) -> None:
+    put(tmp_path / "run", *(form.format(step) + "/.metadata" for step in (900, 1000)))
+    _, (place,) = locate(str(tmp_path / "run" / form.format(900)), open_store)
+    assert (place.path, place.name.step) == (form.format(900), 900)
 
 
 def test_accelerate_counts_saves(tmp_path: Path) -> None:
