@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ckptctl.errors import Findings, StorageError, UsageError
-from ckptctl.formats.dcp import reader as dcp
 from ckptctl.formats.items.casting import CASTABLE
 from ckptctl.model.finding import Severity
 from ckptctl.operations.content.digest import ObjectDigest, TensorDigest, digest_content
@@ -22,7 +21,6 @@ from ckptctl.operations.convert.options import (
 )
 from ckptctl.operations.convert.safetensors import to_safetensors
 from ckptctl.operations.convert.torch import to_torch
-from ckptctl.operations.find import open_place
 from ckptctl.operations.progress import Progress, Silent
 from ckptctl.operations.verify.units import Options
 from ckptctl.operations.verify.verify import Verdict, verify
@@ -67,8 +65,8 @@ def _open(url: str, options: ConvertOptions) -> Opened:
     """Open the source and check its structure; the content is checked as it is read."""
     opened = open_tensors(url)
     problems = [f"{f.where.file or ''}: {f.message}" for f in opened.serious]
-    if opened.checkpoint.format == dcp.NAME:
-        place = open_place(opened.store)
+    place = opened.place
+    if place is not None and place.readable:
         work = Options(quick=True, workers=options.workers)
         outcome = verify(opened.store, place, options=work)
         problems = [

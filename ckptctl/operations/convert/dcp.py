@@ -11,8 +11,9 @@ from ckptctl.formats import registry
 from ckptctl.formats.pickles.plain import pickle_plain
 from ckptctl.formats.torch.zip_writer import WRITABLE
 from ckptctl.model.checkpoint import Checkpoint, Entry, ObjectEntry, TensorEntry
-from ckptctl.operations.content.digest import pickle_digest
+from ckptctl.operations.content.digest import object_records, pickle_digest
 from ckptctl.operations.content.open import Opened
+from ckptctl.operations.content.tensors import TensorSource
 from ckptctl.operations.convert.options import (
     Conversion,
     ConvertOptions,
@@ -42,7 +43,7 @@ def to_dcp(
     """Write a DCP checkpoint, cut along the first dimension for ``options.world_size`` ranks."""
     if options.dtype:
         raise UsageError("--dtype goes with safetensors and torch; convert twice to cast for DCP")
-    if opened.checkpoint.format == registry.SHARDED.name:
+    if opened.place is not None and opened.place.format == registry.SHARDED.name:
         raise UsageError(f"{opened.url} is DCP already: `ckptctl reshard` changes its ranks")
     parent, name = split(out)
     store = open_writable(parent or ".")
@@ -89,16 +90,29 @@ def to_dcp(
 
 
 def _pickles(opened: Opened, names: Mapping[str, str], left_out: list[LeftOut]) -> dict[str, bytes]:
-    """Pickle the values of a torch.save file, each by itself."""
+    """Return what each value is as a pickle by itself."""
     found = {}
-    for fqn, name in names.items():
-        if isinstance(opened.checkpoint.entries[fqn], TensorEntry):
-            continue
-        try:
-            found[name] = pickle_plain(opened.checkpoint.values[fqn])
-        except MalformedData as error:
-            left_out.append(LeftOut(fqn, str(error)))
+    values = opened.checkpoint.values
+    with opened.source() as source:
+        for fqn, name in names.items():
+            if isinstance(opened.checkpoint.entries[fqn], TensorEntry):
+                continue
+            try:
+                stored = fqn not in values
+                found[name] = _pickled(source, fqn) if stored else pickle_plain(values[fqn])
+            except MalformedData as error:
+                left_out.append(LeftOut(fqn, str(error)))
     return found
+
+
+def _pickled(source: TensorSource, fqn: str) -> bytes:
+    """Return the pickle of a value that is an item; raises ``MalformedData`` where it has more."""
+    for item in source.items_of(fqn):
+        records = {name: b"".join(data) for name, _, data in object_records(source, item)}
+        if records.keys() != {"data.pkl"}:
+            raise MalformedData("it holds tensors of its own, which are not taken over")
+        return records["data.pkl"]
+    raise MalformedData("it is not stored")
 
 
 def _renamed(opened: Opened, names: Mapping[str, str], kept: set[str]) -> Checkpoint:
