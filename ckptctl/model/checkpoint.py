@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -179,6 +179,20 @@ class Items:
     def __iter__(self) -> Iterator[Item]:
         """Yield the items."""
         return map(self.__getitem__, range(len(self.fqns)))
+
+    @classmethod
+    def of(cls, items: Iterable[Item]) -> Items:
+        """Put items into columns."""
+        found = list(items)
+        return cls(
+            [one.fqn for one in found],
+            [one.offsets for one in found],
+            [one.path for one in found],
+            array("q", [one.offset for one in found]),
+            array("q", [one.length for one in found]),
+            {at: one.transforms for at, one in enumerate(found) if one.transforms},
+            {at: one.stored for at, one in enumerate(found) if one.stored is not None},
+        )
 
     def pick(self, indices: Sequence[int]) -> Items:
         """Return some of the items, in the order given."""

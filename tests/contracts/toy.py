@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Iterable, Iterator, Mapping
 
-from ckptctl.errors import NotFound
-from ckptctl.formats.base import Claim, Folder, Layout, Reads, Sure
-from ckptctl.model.checkpoint import (
-    Checkpoint,
-    Entry,
-    Fault,
-    FaultKind,
-    File,
-    Items,
-    ObjectEntry,
-    Stored,
-    TensorEntry,
-)  # fmt: skip
+from ckptctl.errors import MalformedData
+from ckptctl.formats.base import Claim, Folder, Layout, Reads, Sure, read_small
+from ckptctl.model import checkpoint as model
 from ckptctl.model.finding import Location
-from ckptctl.model.geometry import Box, Boxes, Shape
+from ckptctl.model.geometry import Box, Boxes
 from ckptctl.storage import Store
+
+INDEX = "toy.json"
 
 
 class Toy(Layout):
@@ -30,33 +21,31 @@ class Toy(Layout):
     reads = Reads.WHOLE
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
-        if "toy.json" in folder.files:
+        if INDEX in folder.files:
             yield Claim(self.name, folder.path, Sure.MARKED, step=folder.name.step)
 
     def metadata(self, files: Iterable[str]) -> list[str]:
-        return [name for name in files if name == "toy.json"]
+        return [name for name in files if name == INDEX]
 
-    def read(self, store: Store, base: str, files: Mapping[str, File]) -> Checkpoint:
+    def read(self, store: Store, base: str, files: Mapping[str, model.File]) -> model.Checkpoint:
         try:
-            with store.open(f"{base}/toy.json" if base else "toy.json") as reader:
-                index = json.loads(reader.read(0, reader.size))
-        except (NotFound, ValueError) as error:
-            fault = Fault(FaultKind.UNREADABLE_METADATA, str(error), Location(file="toy.json"))
-            return Checkpoint(self.name, files, faults=(fault,))
-        entries: dict[str, Entry] = {fqn: ObjectEntry(fqn) for fqn in index["values"]}
-        found: list[tuple[str, Shape, str, int, int]] = []
-        stored: dict[int, Stored] = {}
+            index = json.loads(read_small(store, f"{base}/{INDEX}" if base else INDEX) or b"")
+        except (MalformedData, ValueError) as error:
+            kind = model.FaultKind.UNREADABLE_METADATA
+            fault = model.Fault(kind, str(error), Location(file=INDEX))
+            return model.Checkpoint(self.name, files, faults=(fault,))
+        entries: dict[str, model.Entry] = {fqn: model.ObjectEntry(fqn) for fqn in index["values"]}
+        items = []
         for fqn, one in index["tensors"].items():
             boxes = []
             for file, start, size, crc, offsets, sizes in one["pieces"]:
-                boxes.append(Box(tuple(offsets), tuple(sizes)))
-                bare = Stored.bare(one["dtype"], tuple(sizes), start, size, crc=crc)
-                stored[len(found)] = bare
-                found.append((fqn, tuple(offsets), file, start, size))
+                box = Box(tuple(offsets), tuple(sizes))
+                bare = model.Stored.bare(one["dtype"], box.sizes, start, size, crc=crc)
+                items.append(model.Item(fqn, box.offsets, file, start, size, stored=bare))
+                boxes.append(box)
             shape = tuple(one["shape"])
-            entries[fqn] = TensorEntry(fqn, one["dtype"], shape, Boxes.of(len(shape), boxes))
-        fqns, origins, paths, offsets, sizes = map(list, zip(*found, strict=True))
-        items = Items(fqns, origins, paths, array("q", offsets), array("q", sizes), stored=stored)
-        return Checkpoint(
-            self.name, files, ("toy.json",), entries, items, values=index["values"]
-        )  # fmt: skip
+            cut = Boxes.of(len(shape), boxes)
+            entries[fqn] = model.TensorEntry(fqn, one["dtype"], shape, cut)
+        return model.Checkpoint(
+            self.name, files, (INDEX,), entries, model.Items.of(items), values=index["values"]
+        )

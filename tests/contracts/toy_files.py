@@ -38,12 +38,12 @@ def write_toy(path: Path, step: int, *, crcs: bool = True) -> dict[str, Any]:
             data = part.tobytes()
             origin = [rank * part.shape[0], *[0] * (part.ndim - 1)]
             crc = zlib.crc32(data) if crcs else None
-            pieces.append([f"rank{rank}.bin", ends[rank], len(data), crc, origin, list(part.shape)])
+            pieces.append([f"rank{rank}.raw", ends[rank], len(data), crc, origin, list(part.shape)])
             files[rank] += data
             ends[rank] += len(data)
         index[fqn] = {"dtype": "float32", "shape": list(whole.shape), "pieces": pieces}
     for rank, data in enumerate(files):
-        (path / f"rank{rank}.bin").write_bytes(data)
+        (path / f"rank{rank}.raw").write_bytes(data)
     values = {
         "train_state.step": step,
         "lr_scheduler.last_epoch": step,

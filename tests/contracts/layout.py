@@ -1,0 +1,228 @@
+"""What holds for every layout whose contents are read whole, whatever framework writes it.
+
+A suite to inherit: a subclass says how its checkpoints are written and which file holds tensors.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from ckptctl.formats import registry
+from ckptctl.formats.base import Layout, Reads
+from ckptctl.formats.encodings import encoding_of
+from ckptctl.model.checkpoint import Item, TensorEntry
+from ckptctl.operations.content.digest import digest_content
+from ckptctl.operations.content.open import open_tensors
+from ckptctl.operations.find import find
+from ckptctl.storage import open_store
+from support.cli import Ended, run
+
+
+class LayoutContract:
+    """Inherit, set ``layout`` and say how to ``write`` a checkpoint of one step."""
+
+    layout: ClassVar[Layout]
+    needs_crcs: ClassVar[bool] = True
+    """False for a layout that records no CRC, where only a manifest proves content."""
+
+    def write(self, path: Path, step: int) -> None:
+        """Write a healthy checkpoint."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        if self.layout not in registry.LAYOUTS:
+            monkeypatch.setattr(registry, "LAYOUTS", (*registry.LAYOUTS, self.layout))
+        root = tmp_path / "run"
+        for step in (8, 12, 100):
+            self.write(root / f"step-{step}", step)
+        return root
+
+    def payload(self, path: Path) -> tuple[Path, int]:
+        """Return a file of a checkpoint and a position in the largest tensor's bytes in it."""
+        store = open_store(str(path.parent))
+        (place,) = [p for p in find(store) if p.path == path.name]
+        found: list[tuple[int, Path, int]] = []
+        files = place.files(store)
+        for name, items in self.items(path).items():
+            with store.open(f"{path.name}/{name}") as reader:
+                for region in encoding_of(name, items).regions(reader, name):
+                    if region.kind == "payload":
+                        size = region.stop - region.start
+                        found.append((size, path / name, region.start + size // 2))
+        assert files and found
+        _, file, position = max(found)
+        return file, position
+
+    def items(self, path: Path) -> dict[str, list[Item]]:
+        opened = open_tensors(str(path))
+        found: dict[str, list[Item]] = {}
+        for item in opened.checkpoint.items:
+            found.setdefault(item.path, []).append(item)
+        return found
+
+    def run(self, *args: str | Path) -> Ended:
+        return run(*args)
+
+    # -- what is there
+
+    def test_it_is_registered_once_and_reads_all(self, root: Path) -> None:
+        assert [one.name for one in registry.LAYOUTS].count(self.layout.name) == 1
+        assert self.layout.reads is Reads.WHOLE
+
+    def test_one_row_per_checkpoint_in_numeric_order(self, root: Path) -> None:
+        rows = find(open_store(str(root)))
+        assert [(one.path, one.name.step) for one in rows] == [
+            ("step-8", 8), ("step-12", 12), ("step-100", 100),
+        ]  # fmt: skip
+        assert {one.format for one in rows} == {self.layout.name}
+        assert self.run("list", root).stdout.count("complete") == 3
+
+    def test_show_lists_what_is_inside(self, root: Path) -> None:
+        ended = self.run("show", root / "step-12")
+        assert ended.code == 0
+        assert self.layout.title in ended.stdout
+        assert self.run("show", root / "step-12", "--tensors").code == 0
+        assert self.run("show", root / "step-12", "--objects").code == 0
+
+    def test_every_byte_has_one_region(self, root: Path) -> None:
+        path = root / "step-12"
+        for name, items in self.items(path).items():
+            with open_store(str(path)).open(name) as reader:
+                data = reader.read(0, reader.size)
+                end = 0
+                for region in encoding_of(name, items).regions(reader, name):
+                    assert (region.path, region.start) == (name, end)
+                    assert region.stop > region.start
+                    end = region.stop
+                    if region.crc is not None:
+                        assert zlib.crc32(data[region.start : region.stop]) == region.crc
+                assert end == len(data)
+
+    # -- verify, audit
+
+    def test_a_healthy_one_verifies(self, root: Path) -> None:
+        ended = self.run("verify", root / "step-12")
+        assert ended.code == 0, ended.stdout
+        assert "error" not in ended.stdout
+        assert "model" in ended.stdout  # the audit's line
+
+    def test_a_flipped_bit_is_found(self, root: Path) -> None:
+        file, position = self.payload(root / "step-12")
+        flip(file, position)
+        ended = self.run("verify", root / "step-12")
+        if self.needs_crcs:
+            assert ended.code == 10, ended.stdout
+            assert "checksum" in ended.stdout
+        assert self.run("verify", root / "step-100").code == 0
+
+    def test_a_file_that_is_cut_or_gone_is_found(self, root: Path) -> None:
+        file, _ = self.payload(root / "step-12")
+        with file.open("r+b") as stream:
+            stream.truncate(file.stat().st_size - 1)
+        assert self.run("verify", root / "step-12").code == 10
+        assert "incomplete" in self.run("list", root).stdout
+        file.unlink()
+        assert self.run("verify", root / "step-12").code == 10
+
+    def test_values_are_looked_at(self, root: Path) -> None:
+        ended = self.run("verify", root / "step-12", "--values")
+        assert ended.code == 0, ended.stdout
+
+    # -- content
+
+    def test_a_digest_is_that_of_the_content(self, root: Path, tmp_path: Path) -> None:
+        content = digest_content(open_tensors(str(root / "step-12")))
+        assert content.tensors and not content.problems
+        shutil.copytree(root / "step-12", tmp_path / "elsewhere" / "step-12")
+        again = digest_content(open_tensors(str(tmp_path / "elsewhere" / "step-12")))
+        assert again.tensors_digest == content.tensors_digest
+        other = digest_content(open_tensors(str(root / "step-8")))
+        assert other.tensors_digest != content.tensors_digest
+
+    def test_diff_tells_the_same_from_another(self, root: Path, tmp_path: Path) -> None:
+        shutil.copytree(root / "step-12", tmp_path / "elsewhere" / "step-12")
+        same = self.run("diff", root / "step-12", tmp_path / "elsewhere" / "step-12")
+        assert same.code == 0, same.stdout
+        assert self.run("diff", root / "step-12", root / "step-8").code == 10
+
+    def test_convert_writes_what_is_read(self, root: Path, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        ended = self.run("convert", root / "step-12", "--to", "safetensors", "--out", out)
+        assert ended.code == 0, ended.stderr
+        opened = open_tensors(str(root / "step-12"))
+        written = digest_content(open_tensors(str(out)))
+        ours = {row.fqn: row.digest for row in digest_content(opened).tensors}
+        assert {row.fqn: row.digest for row in written.tensors} == ours
+        tensors = [e for e in opened.checkpoint.entries.values() if isinstance(e, TensorEntry)]
+        assert len(tensors) == len(ours)
+
+    # -- records
+
+    def test_commit_promote_resolve_prune(self, root: Path) -> None:
+        for step in (8, 12, 100):
+            ended = self.run("commit", root / f"step-{step}")
+            assert ended.code == 0, ended.stderr
+        assert self.run("verify", root / "step-100").stdout.count("committed") == 1
+        assert self.run("promote", root / "step-100", "--require", "none").code == 0
+        found = self.run("resolve", root, "--full")
+        assert (found.code, found.stdout.strip()) == (0, str(root / "step-100"))
+        file, position = self.payload(root / "step-100")
+        flip(file, position)
+        found = self.run("resolve", root, "--full")
+        assert (found.code, found.stdout.strip()) == (0, str(root / "step-12"))
+        pruned = self.run("prune", root, "--keep-last", "2", "--yes")
+        assert pruned.code == 0, pruned.stderr
+        assert sorted(p.name for p in root.iterdir() if p.name.startswith("step-")) == [
+            "step-100", "step-12",
+        ]  # fmt: skip
+
+    def test_a_damaged_one_is_not_committed(self, root: Path) -> None:
+        if not self.needs_crcs:
+            pytest.skip("the layout records no CRC")
+        file, position = self.payload(root / "step-12")
+        flip(file, position)
+        assert self.run("commit", root / "step-12").code == 10
+
+    # -- half wired
+
+    def test_half_wired_it_is_not_examined_and_never_damaged(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        half = HalfWired(self.layout)
+        others = tuple(one for one in registry.LAYOUTS if one.name != self.layout.name)
+        monkeypatch.setattr(registry, "LAYOUTS", (*others, half))
+        listed = self.run("list", root).stdout
+        assert listed.count("not examined") == 3
+        ended = self.run("verify", root / "step-12")
+        assert ended.code == 4
+        assert "error" not in ended.stdout
+        assert "contents not read yet" in ended.stdout + ended.stderr
+        for command in ("digest", "commit"):
+            ended = self.run(command, root / "step-12")
+            assert ended.code == 5, command
+            assert "contents not read yet" in ended.stderr
+
+
+class HalfWired(Layout):
+    """A layout that claims what another one does and reads nothing."""
+
+    def __init__(self, whole: Layout) -> None:
+        self.name, self.title, self._whole = whole.name, whole.title, whole
+        self.reads = Reads.NAMES
+
+    def claim(self, folder: Any) -> Iterator[Any]:
+        yield from self._whole.claim(folder)
+
+
+def flip(file: Path, position: int) -> None:
+    """Flip one bit, and keep the times."""
+    data = bytearray(file.read_bytes())
+    data[position] ^= 0x10
+    file.write_bytes(data)
