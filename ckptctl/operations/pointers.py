@@ -8,6 +8,7 @@ import posixpath
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from ckptctl.errors import StorageError
 from ckptctl.formats import registry
@@ -86,8 +87,6 @@ class _Beside:
             for place in places
             for member in place.members or ()
         }
-        self._real = {self._resolved(path): path for path in self._paths}
-        self._real |= {self._resolved(path): whole for path, whole in self._members.items()}
         self._steps = {
             place.name.step: place.path
             for place in places
@@ -122,6 +121,12 @@ class _Beside:
         if text.isdigit() and len(text) < 19:
             return self._steps.get(int(text))
         return None
+
+    @cached_property
+    def _real(self) -> dict[str, str]:
+        """Checkpoints by where they and their files really lie; asked only where there are links."""
+        found = {self._resolved(path): whole for path, whole in self._members.items()}
+        return found | {self._resolved(path): path for path in self._paths}
 
     def _resolved(self, path: str) -> str:
         """Return where a path really leads."""

@@ -198,7 +198,7 @@ class TestExitCodes:
         rewrite(tmp_path / "step-12", file="model.safetensors", data=b"x" * 100)
         ended = run("verify", tmp_path / "step-12")
         assert ended.code == 4
-        assert "safetensors is not read by this release" in ended.stdout
+        assert "safetensors: read by digest, diff and convert, and not verified yet" in ended.stdout
 
     def test_10_findings(self, damaged: Path) -> None:
         ended = run("verify", damaged)
