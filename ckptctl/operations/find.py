@@ -6,7 +6,7 @@ import os
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from ckptctl.errors import NotFound, NothingThere, Refused, StorageError
 from ckptctl.formats import registry
@@ -27,6 +27,10 @@ FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pkl")
 
 RECORDS = ".ckptctl"
 """What is added to the name of a checkpoint that is a file, for the directory of its records."""
+
+
+Order: TypeAlias = tuple[bool, int, int, str]
+"""Numeric order of checkpoints; what has no number comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ class Place:
         return any(entry.name == MANIFEST for entry in self.entries)
 
     @property
-    def order(self) -> tuple[bool, int, int, str]:
+    def order(self) -> Order:
         """Numeric step order; what has no step comes first, never by text or time."""
         name = self.name
         first = (name.step, self.number, name.epoch)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ckptctl.errors import MalformedData, NothingThere, StorageError
 from ckptctl.model.checkpoint import File, rank_of
 from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import LATEST, QUARANTINE
-from ckptctl.operations.find import Place, find, not_read
+from ckptctl.operations.find import Order, Place, find, not_read
 from ckptctl.operations.pointers import Pointer, pointers, recorded
 from ckptctl.protocol import read_manifest, read_pointer, read_quarantine
 from ckptctl.storage import Store
@@ -31,6 +31,16 @@ class Row:
     pointers: tuple[str, ...] = ()
     reason: str = ""
     linked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The state of one checkpoint, why, how many ranks wrote it, and the step of its manifest."""
+
+    state: State
+    reason: str = ""
+    ranks: int | None = None
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,9 @@ def list_checkpoints(
     revision = read_pointer(store).revision
     promoted = revision.target if revision is not None else None
     rows = [_row(store, place, named, promoted, known, check=check) for place in places]
+    if any(place.name.step is None for place in places):  # their manifests may tell
+        orders = {place.path or ".": place.order for place in places}
+        rows.sort(key=lambda row: order_by(row.step, orders[row.path]))
     if wanted:
         rows = [row for row in rows if row.state in wanted]
         rows = rows[-limit:] if limit is not None else rows
@@ -86,12 +99,12 @@ def _row(
     check: bool,
 ) -> Row:
     files: dict[str, File] = {}
-    state, reason, ranks = State.UNREADABLE, "", None
     try:
         files = place.files(store)
-        state, reason, ranks = _state(store, place, files, known, check=check)
+        seen = _state(store, place, files, known, check=check)
     except StorageError as error:
-        reason = str(error)
+        seen = Seen(State.UNREADABLE, str(error))
+    state = seen.state
     names = [pointer.name for pointer in named if pointer.target == place.path]
     if promoted == place.path:
         names = [LATEST, *(name for name in names if name != LATEST)]
@@ -99,26 +112,31 @@ def _row(
     times = [file.modified for file in files.values() if file.modified is not None]
     return Row(
         path=place.path or ".",
-        step=place.name.step,
+        step=seen.step if place.name.step is None else place.name.step,
         epoch=place.name.epoch,
         state=state,
         format=place.format or "unknown",
-        ranks=ranks,
+        ranks=seen.ranks,
         files=len(files),
         size=sum(file.size for file in files.values()),
         modified=max(times, default=None),
         pointers=tuple(names),
-        reason=reason,
+        reason=seen.reason,
         linked=place.linked,
     )
 
 
-def state_of(store: Store, place: Place) -> tuple[State, str, int | None]:
-    """Tell the state of one checkpoint, why, and how many ranks wrote it."""
+def order_by(step: int | None, order: Order) -> Order:
+    """Return where a checkpoint stands in numeric order, its step known by now."""
+    return order if step is None else (True, step, *order[2:])
+
+
+def state_of(store: Store, place: Place) -> Seen:
+    """Tell the state of one checkpoint, parsing its metadata however large it is."""
     try:
         return _state(store, place, place.files(store), {}, check=True)
     except StorageError as error:
-        return State.UNREADABLE, str(error), None
+        return Seen(State.UNREADABLE, str(error))
 
 
 def _state(
@@ -128,57 +146,60 @@ def _state(
     known: MutableMapping[object, object],
     *,
     check: bool,
-) -> tuple[State, str, int | None]:
+) -> Seen:
     sealed = _sealed_state(store, place, files)
     if sealed is not None:
-        return *sealed, _ranks(files)
+        return replace(sealed, ranks=_ranks(files))
     if place.problem:
-        return State.UNREADABLE, place.problem, None
+        return Seen(State.UNREADABLE, place.problem)
     if not place.format:
         what = "it holds only records of ckptctl" if files else "the directory is empty"
-        return State.INCOMPLETE, what, None
+        return Seen(State.INCOMPLETE, what)
     if place.lacks:
         more = f" (and {len(place.lacks) - 1} more)" if len(place.lacks) > 1 else ""
         state = State.STAGING if place.staging else State.INCOMPLETE
-        return state, f"{place.lacks[0]} is not there{more}", _ranks(files)
+        return Seen(state, f"{place.lacks[0]} is not there{more}", _ranks(files))
     if not place.readable:
         if place.staging:
-            return State.STAGING, place.staging, None
-        return State.NOT_EXAMINED, not_read(place), None
+            return Seen(State.STAGING, place.staging)
+        return Seen(State.NOT_EXAMINED, not_read(place))
     seen = place.layout.state(store, place.base, files, known, check=check)
     if place.staging and seen.state is State.COMPLETE:
-        return State.STAGING, f"whole inside, {place.staging}", _ranks(files)
+        return Seen(State.STAGING, f"whole inside, {place.staging}", _ranks(files))
     if place.staging and not place.layout.metadata(files):
-        return State.STAGING, seen.reason, _ranks(files)
-    return seen.state, seen.reason, _ranks(files)
+        return Seen(State.STAGING, seen.reason, _ranks(files))
+    return Seen(seen.state, seen.reason, _ranks(files))
 
 
 def _ranks(files: Iterable[str]) -> int:
     return len({rank for rank in map(rank_of, files) if rank is not None})
 
 
-def _sealed_state(
-    store: Store, place: Place, files: Mapping[str, File]
-) -> tuple[State, str] | None:
+def _sealed_state(store: Store, place: Place, files: Mapping[str, File]) -> Seen | None:
     """Tell the state by ckptctl's own records, or None where there are none."""
     if any(entry.name == QUARANTINE for entry in place.entries):
         try:
             record = read_quarantine(store, place.records)
         except MalformedData as error:
-            return State.QUARANTINED, f"its newest quarantine record cannot be read: {error}"
+            why = f"its newest quarantine record cannot be read: {error}"
+            return Seen(State.QUARANTINED, why)
         if record is not None and record.quarantined:
-            return State.QUARANTINED, f"by {record.actor} at {record.time}: {record.reason}"
+            why = f"by {record.actor} at {record.time}: {record.reason}"
+            return Seen(State.QUARANTINED, why)
     if not place.committed:
         return None
     try:
         manifest = read_manifest(store, place.records)
     except MalformedData as error:
-        return State.UNREADABLE, str(error)
-    for promised in manifest.files if manifest else ():
+        return Seen(State.UNREADABLE, str(error))
+    if manifest is None:
+        return None
+    for promised in manifest.files:
         file = files.get(promised.path)
         if file is None:
-            return State.INCOMPLETE, f"committed, but {promised.path} is not there"
+            why = f"committed, but {promised.path} is not there"
+            return Seen(State.INCOMPLETE, why, step=manifest.step)
         if file.size != promised.size:
-            reason = f"committed, but {promised.path} has {file.size} of {promised.size} bytes"
-            return State.INCOMPLETE, reason
-    return State.COMMITTED, ""
+            why = f"committed, but {promised.path} has {file.size} of {promised.size} bytes"
+            return Seen(State.INCOMPLETE, why, step=manifest.step)
+    return Seen(State.COMMITTED, step=manifest.step)

@@ -127,9 +127,9 @@ def resolve(
         known = {skip.checkpoint for skip in skipped}
         for place in reversed(places):
             if place.path not in manifests and place.path not in known:
-                state, reason, _ = state_of(store, place)
-                hint = "; --allow-uncommitted takes such" if state is State.COMPLETE else ""
-                why = f"not committed ({state.value}{': ' if reason else ''}{reason}){hint}"
+                seen = state_of(store, place)
+                hint = "; --allow-uncommitted takes such" if seen.state is State.COMPLETE else ""
+                why = f"not committed ({seen.state.value}{': ' if seen.reason else ''}{seen.reason}){hint}"
                 skipped.append(Skipped(place.path, place.name.step, why))
     reasons = [trouble for trouble in troubles if trouble]
     if reasons:
