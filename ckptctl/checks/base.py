@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from ckptctl.checks.structure import FileLayout, Structure
 from ckptctl.completeness.audit import Audit, Wanted
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Fault, FaultKind, Item, TensorEntry
 from ckptctl.model.damage import describe_loss, describe_part
 from ckptctl.model.finding import Finding, Location, Severity, Stage
-from ckptctl.model.geometry import Tiling, tile
+from ckptctl.model.geometry import Tiling
 from ckptctl.model.observation import ItemSeen
 from ckptctl.model.seal import Seal
 from ckptctl.model.tensor_values import TensorValues
@@ -19,9 +20,6 @@ from ckptctl.provenance.assessment import Assessment
 from ckptctl.provenance.evidence import Evidence
 
 Subject = TypeVar("Subject")
-
-_MOST_TANGLES = 3
-"""Tensors of which the cover is searched for long in vain, before no more patience is spent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +36,17 @@ class Hit:
     remedy: str = ""
 
 
+def where_committed(context: Context) -> bool:
+    """Apply where a manifest promises something."""
+    return context.seal.manifest is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Check(Generic[Subject]):
     """A question: ``run`` yields a hit for each place where the answer is bad.
 
-    ``remedy`` says what to do next; ``{checkpoint}`` and ``{root}`` in it are filled in.
+    ``remedy`` says what to do next; ``{checkpoint}`` and ``{root}`` in it are filled in. Where it
+    does not apply there is nothing to ask: an answer then proves nothing.
     """
 
     id: str
@@ -51,6 +55,11 @@ class Check(Generic[Subject]):
     summary: str
     remedy: str
     run: Callable[[Context, Subject], Iterable[Hit]]
+    applies: Callable[[Context], bool] | None = None
+
+    def has_subject(self, context: Context) -> bool:
+        """Tell whether there is anything to ask."""
+        return self.applies is None or self.applies(context)
 
     def ask(self, context: Context, subject: Subject) -> Iterator[Finding]:
         """Run the check and name what it finds."""
@@ -59,79 +68,55 @@ class Check(Generic[Subject]):
             yield Finding(self.id, severity, hit.message, hit.where, hit.loss, remedy)
 
 
-@dataclass(frozen=True, slots=True)
-class FileLayout:
-    """How the items of one file lie in it: byte ranges of gaps, pairs of items that share bytes."""
-
-    indices: tuple[int, ...]
-    gaps: tuple[tuple[int, int], ...]
-    overlaps: tuple[tuple[int, int], ...]
-    end: int
-
-    @property
-    def contiguous(self) -> bool:
-        """True if the items lie one behind the other from byte 0 on."""
-        return not self.gaps and not self.overlaps
-
-
+@dataclass(frozen=True)
 class Context:
-    """A checkpoint with what several checks derive from it, computed once."""
+    """What checks may look at: a checkpoint, and what has been learned of it so far.
 
-    def __init__(self, checkpoint: Checkpoint, seal: Seal | None = None) -> None:
-        """Derive nothing yet; ``seal`` holds what ckptctl's own records say."""
-        self.checkpoint = checkpoint
-        self.seal = seal or Seal()
-        self.audit: Audit | None = None
-        self.wanted = Wanted()
-        self.evidence = Evidence()
-        self.content_faults: list[Fault] = []
-        self.values: dict[str, TensorValues] = {}
-        self.boxes = BoxIndex(checkpoint)
-        self._tilings: dict[str, Tiling] = {}
-        self._tangles = 0
-        self._assessment: Assessment | None = None
+    ``content_faults`` are those of whole files, ``values`` what the numbers in tensors are like.
+    Each stage that learns something makes a new context with ``replace``; none is changed.
+    """
+
+    structure: Structure
+    seal: Seal = field(default_factory=Seal)
+    wanted: Wanted = field(default_factory=Wanted)
+    audit: Audit | None = None
+    evidence: Evidence = field(default_factory=Evidence)
+    content_faults: tuple[Fault, ...] = ()
+    values: Mapping[str, TensorValues] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, seal: Seal | None = None, **known: Any) -> Context:
+        """Make the context of a checkpoint of which nothing else is known yet, or only ``known``."""
+        return cls(Structure(checkpoint), seal or Seal(), **known)
 
     @property
+    def checkpoint(self) -> Checkpoint:
+        """What listing and metadata say."""
+        return self.structure.checkpoint
+
+    @property
+    def boxes(self) -> BoxIndex:
+        """Finds the box of an item."""
+        return self.structure.boxes
+
+    @property
+    def layouts(self) -> Mapping[str, FileLayout]:
+        """The layout of each file that items lie in."""
+        return self.structure.layouts
+
+    @property
+    def present(self) -> Mapping[str, int]:
+        """The size of each regular file that items lie in and that is there."""
+        return self.structure.present
+
+    @cached_property
     def assessment(self) -> Assessment:
-        """All evidence of step and run weighed together, once for the evidence that there is."""
-        if self._assessment is None or self._assessment.evidence is not self.evidence:
-            self._assessment = Assessment(self.checkpoint, self.seal, self.evidence)
-        return self._assessment
+        """All evidence of step and run weighed together."""
+        return Assessment(self.checkpoint, self.seal, self.evidence)
 
     def tiling(self, entry: TensorEntry) -> Tiling:
         """How the chunks of a tensor cover it."""
-        found = self._tilings.get(entry.fqn)
-        if found is None:
-            found = tile(entry.shape, entry.boxes, patient=self._tangles < _MOST_TANGLES)
-            self._tangles += not found.finished
-            self._tilings[entry.fqn] = found
-        return found
-
-    @cached_property
-    def layouts(self) -> dict[str, FileLayout]:
-        """The layout of each file that items lie in."""
-        items = self.checkpoint.items
-        found = {}
-        for path, indices in items.by_path().items():
-            gaps: list[tuple[int, int]] = []
-            overlaps: list[tuple[int, int]] = []
-            end, last = 0, -1
-            for index in indices:
-                start, stop = items.offsets[index], items.offsets[index] + items.lengths[index]
-                if start > end:
-                    gaps.append((end, start))
-                elif start < end:
-                    overlaps.append((last, index))
-                if stop >= end:
-                    end, last = stop, index
-            found[path] = FileLayout(tuple(indices), tuple(gaps), tuple(overlaps), end)
-        return found
-
-    @cached_property
-    def present(self) -> dict[str, int]:
-        """The size of each regular file that items lie in and that is there."""
-        files = self.checkpoint.files
-        return {p: files[p].size for p in self.layouts if p in files and files[p].is_file}
+        return self.structure.tilings[entry.fqn]
 
     def where(self, item: Item) -> Location:
         """The location of an item."""

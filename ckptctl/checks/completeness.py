@@ -128,6 +128,7 @@ CHECKS: tuple[Check[None], ...] = (
         "A component that the required profile needs is not in the checkpoint.",
         _SAVE_IT,
         _missing,
+        applies=lambda context: bool(context.wanted.required),
     ),
     Check(
         "empty-component",
@@ -160,5 +161,6 @@ CHECKS: tuple[Check[None], ...] = (
         "Training state in a checkpoint that is to be served.",
         "nothing, or save the weights alone: they load faster",
         _unneeded,
+        applies=lambda context: context.wanted.profile == "serve",
     ),
 )

@@ -13,9 +13,7 @@ from ckptctl.model.observation import ItemSeen
 
 def _checksum(context: Context, seen: ItemSeen) -> Iterator[Hit]:
     for record in seen.records:
-        if record.computed is None or not record.recorded:
-            continue
-        if record.computed not in (record.crc, record.trailer_crc):
+        if record.damaged:
             where = context.where(seen.item)
             if not seen.item.transforms:
                 where = replace(where, start=record.start, stop=record.start + record.size)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckptctl.checks.base import Check, Context, Hit, from_faults
+from ckptctl.checks.base import Check, Context, Hit, from_faults, where_committed
 from ckptctl.model.checkpoint import FaultKind, rank_of
 from ckptctl.model.finding import Location, Severity, Stage
-from ckptctl.model.manifest import MANIFEST, QUARANTINE
+from ckptctl.model.manifest import MANIFEST, QUARANTINE, is_record
 
 _ELSEWHERE = (
     "restore the file from another copy and run `ckptctl verify {checkpoint}` again, or let "
@@ -17,7 +17,6 @@ _RECORDS = (
     "the records are damaged, not necessarily the data: `ckptctl verify {checkpoint} --ignore "
     "unreadable-manifest` judges the data by themselves"
 )
-_OWN = ("ckptctl.", ".ckptctl-")
 
 
 def _required(context: Context, _: None) -> Iterator[Hit]:
@@ -63,7 +62,7 @@ def _unexpected(context: Context, _: None) -> Iterator[Hit]:
         return
     promised = {record.path for record in manifest.files}
     for path, file in context.checkpoint.files.items():
-        if path not in promised and not path.startswith(_OWN):
+        if path not in promised and not is_record(path):
             yield Hit(
                 f"{file.size} bytes that the manifest does not know: added after the commit",
                 Location(file=path, rank=rank_of(path)),
@@ -132,6 +131,7 @@ CHECKS: tuple[Check[None], ...] = (
         "A manifest is required and the checkpoint has none.",
         "if it is the one you want, `ckptctl commit {checkpoint}` verifies and seals it",
         _required,
+        applies=lambda context: context.seal.required,
     ),
     Check(
         "unreadable-manifest",
@@ -140,6 +140,7 @@ CHECKS: tuple[Check[None], ...] = (
         "The manifest is torn, altered, or written by a newer release.",
         _RECORDS,
         _unreadable,
+        applies=lambda context: bool(context.seal.manifest or context.seal.problem),
     ),
     Check(
         "missing-promised-file",
@@ -148,6 +149,7 @@ CHECKS: tuple[Check[None], ...] = (
         "A file that the manifest promises is absent.",
         _ELSEWHERE,
         _missing,
+        applies=where_committed,
     ),
     Check(
         "resized-file",
@@ -156,6 +158,7 @@ CHECKS: tuple[Check[None], ...] = (
         "A file does not have the size that the manifest promises.",
         _ELSEWHERE,
         _resized,
+        applies=where_committed,
     ),
     Check(
         "unexpected-file",
@@ -164,6 +167,7 @@ CHECKS: tuple[Check[None], ...] = (
         "A file that was added after the commit.",
         "remove it if nobody needs it; loading may or may not look at it",
         _unexpected,
+        applies=where_committed,
     ),
     Check(
         "foreign-manifest",
@@ -172,6 +176,7 @@ CHECKS: tuple[Check[None], ...] = (
         "The manifest belongs to another save than the metadata.",
         "the manifest or the metadata was copied in from elsewhere: restore both from one copy",
         _foreign,
+        applies=where_committed,
     ),
     Check(
         "renamed-checkpoint",
@@ -180,6 +185,7 @@ CHECKS: tuple[Check[None], ...] = (
         "The directory's name is not the one the manifest was made for.",
         "trust the manifest's step, or give the directory its name back",
         _renamed,
+        applies=where_committed,
     ),
     Check(
         "quarantined",
@@ -196,6 +202,7 @@ CHECKS: tuple[Check[None], ...] = (
         "A pointer was moved to another manifest than the one that is here.",
         "`ckptctl history {root}` shows who moved it; promote a checkpoint that verifies",
         _pointer,
+        applies=lambda context: bool(context.seal.pointers),
     ),
 )
 
@@ -207,6 +214,7 @@ DIGEST_CHECKS: tuple[Check[None], ...] = (
         "A file's bytes are not the ones that were committed.",
         _ELSEWHERE,
         from_faults(FaultKind.ALTERED_FILE),
+        applies=where_committed,
     ),
     Check(
         "unstable-file",
@@ -216,6 +224,7 @@ DIGEST_CHECKS: tuple[Check[None], ...] = (
         "look at the storage, its network and this machine's memory, then run "
         "`ckptctl verify {checkpoint}` again",
         from_faults(FaultKind.UNSTABLE_FILE),
+        applies=where_committed,
     ),
 )
 """Asked once the files have been hashed."""

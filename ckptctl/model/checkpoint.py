@@ -13,6 +13,7 @@ from ckptctl.model.dtypes import item_size
 from ckptctl.model.finding import Location
 from ckptctl.model.geometry import Box, Boxes, Shape
 
+_WIDEST = 16  # bytes of an element of a dtype that is not known
 _RANK = re.compile(
     r"(?:^|/|_)__(?P<first>\d+)_\d+(?:\.[A-Za-z]+)?$"
     r"|(?:^|[/_.-])(?<!mp_)(?<!pp_)rank[_-]?(?P<named>\d{1,7})(?:[._-][\w.-]*)?$"
@@ -341,3 +342,14 @@ class BoxIndex:
             return None
         number = self.number(item.fqn, item.offsets)
         return None if number is None else entry.boxes[number]
+
+    def payload(self, item: Item) -> int | None:
+        """Return the bytes that a tensor item may hold at most; None where the metadata is silent."""
+        entry, box = self._entries.get(item.fqn), self.box(item)
+        if not isinstance(entry, TensorEntry) or box is None:
+            return None
+        return box.volume * (item_size(entry.dtype) or _WIDEST)
+
+    def is_tensor(self, fqn: str) -> bool:
+        """Tell whether a key is a tensor's."""
+        return isinstance(self._entries.get(fqn), TensorEntry)

@@ -166,6 +166,13 @@ class Report:
         """Build a report in canonical order."""
         return cls().merge(cls(tuple(findings), tuple(coverage)))
 
+    @classmethod
+    def all(cls, reports: Iterable[Report]) -> Report:
+        """Put many reports together."""
+        parts = list(reports)
+        findings = (finding for part in parts for finding in part.findings)
+        return cls.of(findings, (row for part in parts for row in part.coverage))
+
     def merge(self, other: Report) -> Report:
         """Put two reports together."""
         rows: dict[tuple[Stage, str], Coverage] = {}

@@ -25,9 +25,15 @@ LATEST = "latest_committed"
 MAX_RECORD = 1 << 30
 """Bytes above which a file is not taken for a record: a manifest of 5 million files fits."""
 
+_RECORDS = ("ckptctl.", ".ckptctl-")
 _DIGEST = re.compile(r"(?:xxh3-128:[0-9a-f]{32}|sha256:[0-9a-f]{64})")
 
 RecordType = TypeVar("RecordType", bound="Record")
+
+
+def is_record(path: str) -> bool:
+    """Tell by its name whether a file of a checkpoint is ckptctl's own and not a framework's."""
+    return path.startswith(_RECORDS)
 
 
 def canonical(document: Mapping[str, object]) -> bytes:

@@ -48,6 +48,20 @@ class RecordSeen:
         """True if the writer kept a CRC for these bytes."""
         return bool(self.crc) or bool(self.trailer_crc) or self.size == 0
 
+    def fits(self, crc: int) -> bool:
+        """Tell whether bytes with this CRC-32 are the ones that were written; yes if none was kept."""
+        return not self.recorded or crc in (self.crc, self.trailer_crc)
+
+    @property
+    def damaged(self) -> bool:
+        """True if all bytes were read and are not the ones that were written."""
+        return self.computed is not None and not self.fits(self.computed)
+
+    @property
+    def proven(self) -> bool:
+        """True if all bytes were read and a CRC shows them to be the ones that were written."""
+        return self.computed is not None and self.recorded and not self.damaged
+
 
 @dataclass(frozen=True, slots=True)
 class ValuesSeen:

@@ -12,9 +12,11 @@ class Verdict(str, enum.Enum):
     """What came of a command, from good to bad."""
 
     OK = "ok"
-    UNVERIFIED = "ok, identity unverified"
+    UNVERIFIED = "unverified"
     SUSPECT = "suspect"
     REFUSED = "refused"
+    NOTHING = "nothing examined"
+    NOT_EXAMINED = "not examined"
     UNFINISHED = "could not finish"
     FINDINGS = "findings"
 
@@ -32,6 +34,8 @@ class Verdict(str, enum.Enum):
 
 _CODES = {
     Verdict.REFUSED: ExitCode.REFUSED,
+    Verdict.NOTHING: ExitCode.STORAGE_FAILED,
+    Verdict.NOT_EXAMINED: ExitCode.STORAGE_FAILED,
     Verdict.UNFINISHED: ExitCode.STORAGE_FAILED,
     Verdict.FINDINGS: ExitCode.FINDINGS,
 }

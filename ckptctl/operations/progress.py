@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Protocol
 
 
@@ -16,6 +17,27 @@ class Progress(Protocol):
 
     def finish(self) -> None:
         """The piece of work is over."""
+
+
+class Shared:
+    """Progress that several threads report to."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        """Pass everything on to ``progress``, one call at a time."""
+        self._progress, self._lock = progress or Silent(), Lock()
+
+    def start(self, label: str, total: int) -> None:
+        """Begin a piece of work of so many bytes."""
+        self._progress.start(label, total)
+
+    def advance(self, count: int) -> None:
+        """So many more bytes are done."""
+        with self._lock:
+            self._progress.advance(count)
+
+    def finish(self) -> None:
+        """The piece of work is over."""
+        self._progress.finish()
 
 
 class Silent:

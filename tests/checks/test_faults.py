@@ -23,11 +23,11 @@ def asked(kind: FaultKind) -> list[Finding]:
     fault = Fault(kind, "it does not fit", Location(file="a"), loss="all of it")
     if kind in OF_ITEMS:
         item = ItemSeen(Item("w", (0,), "a", 0, 8), faults=(fault,))
-        context = Context(Checkpoint("toy", {"a": File("a", 8)}, sources=("a",)))
+        context = Context.of(Checkpoint("toy", {"a": File("a", 8)}, sources=("a",)))
         return [f for check in ITEM_CHECKS for f in check.ask(context, item)]
     faults = () if kind in OF_FILES else (fault,)
-    context = Context(Checkpoint("toy", {"a": File("a", 8)}, sources=("a",), faults=faults))
-    context.content_faults.extend([fault] if kind in OF_FILES else [])
+    checkpoint = Checkpoint("toy", {"a": File("a", 8)}, sources=("a",), faults=faults)
+    context = Context.of(checkpoint, content_faults=(fault,) if kind in OF_FILES else ())
     checks = DIGEST_CHECKS if kind in OF_FILES else STRUCTURE_CHECKS
     return [f for check in checks for f in check.ask(context, None)]
 
@@ -54,7 +54,7 @@ def test_what_safetensors_reports_of_its_index_reaches_a_check(tmp_path: Path) -
     (tmp_path / "model.safetensors.index.json").write_text(index)
     store = open_store(tmp_path)
     files = {entry.name: File(entry.name, entry.size) for entry in store.entries()}
-    context = Context(safetensors.read(store, "", files))
+    context = Context.of(safetensors.read(store, "", files))
     found = {f.check: f for check in STRUCTURE_CHECKS for f in check.ask(context, None)}
     assert found["missing-file"].where.file == "model-2.safetensors"
     assert found["missing-entry"].where.fqn == "gone"

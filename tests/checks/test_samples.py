@@ -60,7 +60,7 @@ def test_no_fixture_is_left_out() -> None:
 @pytest.mark.parametrize("case", FIXTURE_CASES)
 def test_fixtures(case: str) -> None:
     verification = verify_at(FIXTURES / case)
-    assert verification.verdict is Verdict.UNVERIFIED
+    assert verification.good
     assert verification.problem == ""
     # a checkout does not keep modification times
     assert {f.check for f in verification.report.findings} <= {"newer-than-metadata"}
@@ -70,7 +70,7 @@ def test_fixtures(case: str) -> None:
 @pytest.mark.parametrize("case", [*HEALTHY, *INDISTINGUISHABLE])
 def test_whole_samples(samples: Path, case: str) -> None:
     verification = verify_at(samples / case)
-    assert verification.verdict is Verdict.UNVERIFIED
+    assert verification.good
     assert verification.problem == ""
     worst = verification.report.worst()
     assert worst is None or worst is Severity.NOTE, verification.report.findings
@@ -167,9 +167,9 @@ def test_what_other_writers_left_whole_is_not_accused(samples: Path, root: str) 
     assert places
     for place in places:
         verification = verify(store, place)
-        assert verification.verdict is Verdict.UNFINISHED, place.path
+        assert verification.verdict is Verdict.NOT_EXAMINED, place.path
         assert verification.report.worst() is None
-        assert verification.problem
+        assert verification.why
 
 
 # --- metadata alone, of every release of torch -------------------------------------------------

@@ -58,7 +58,7 @@ def read(self, start, stop):
 PosixReader.read = read
 """
 BROKEN = """
-import ckptctl.operations.verify.verify as verify
+import ckptctl.operations.verify.stages as verify
 def broken(*args, **how):
     raise RuntimeError("a bug\\x1b[35m")
 verify.units_of = broken
@@ -199,6 +199,8 @@ class TestExitCodes:
         ended = run("verify", tmp_path / "step-12")
         assert ended.code == 4
         assert "safetensors: read by digest, diff and convert, and not verified yet" in ended.stdout
+        last = ended.stdout.splitlines()[-1]
+        assert last.startswith(f"NOT EXAMINED: {tmp_path / 'step-12'}: safetensors: ")
 
     def test_10_findings(self, damaged: Path) -> None:
         ended = run("verify", damaged)

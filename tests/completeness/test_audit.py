@@ -7,6 +7,7 @@ import math
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from ckptctl.model.checkpoint import Checkpoint, File, ObjectEntry, TensorEntry
 from ckptctl.model.finding import Finding, Severity
 from ckptctl.model.geometry import Box, Boxes
 from ckptctl.operations.find import find
-from ckptctl.operations.verify.audit import audit_into
+from ckptctl.operations.located import Located
+from ckptctl.operations.verify.audit import audit_of, coverage_of
 from ckptctl.storage import open_store
 from conftest import FIXTURES
 from support import damage as damage
@@ -78,9 +80,9 @@ def lacks(found: Audit, name: str) -> dict[Lack, tuple[str, ...]]:
 def findings_of(
     checkpoint: Checkpoint, wanted: Wanted | None = None, **options: Any
 ) -> list[Finding]:
-    context = Context(checkpoint)
-    context.wanted = wanted or Wanted()
-    context.audit = audit(checkpoint, mapping=context.wanted.mapping, **options)
+    wanted = wanted or Wanted()
+    found = audit(checkpoint, mapping=wanted.mapping, **options)
+    context = Context.of(checkpoint, wanted=wanted, audit=found)
     return [finding for check in AUDIT_CHECKS for finding in check.ask(context, None)]
 
 
@@ -619,11 +621,14 @@ def audit_at(root: Path, wanted: Wanted | None = None) -> tuple[Audit, list[Find
     """Audit a checkpoint on disk as ``verify`` does."""
     store = open_store(root)
     (place,) = find(store)
-    context = Context(dcp.read(store, place.path))
-    rows = audit_into(context, store, place.path, wanted or Wanted())
-    assert context.audit is not None
-    assert [(row.unit, row.total) for row in rows] == [("keys", context.audit.keys)]
-    return context.audit, [f for check in AUDIT_CHECKS for f in check.ask(context, None)]
+    checkpoint = dcp.read(store, place.path)
+    context = Context.of(checkpoint, wanted=wanted or Wanted())
+    found = audit_of(Located(store, place), context)
+    assert found is not None
+    row = coverage_of(found)
+    assert (row.unit, row.total) == ("keys", found.keys)
+    context = replace(context, audit=found)
+    return found, [f for check in AUDIT_CHECKS for f in check.ask(context, None)]
 
 
 def states(found: Audit) -> dict[str, str]:

@@ -26,7 +26,7 @@ from ckptctl.model.manifest import (
 from ckptctl.operations.provenance.facts import facts_of
 from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
 from ckptctl.operations.publish.promote import promote
-from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, verify
 from ckptctl.storage.posix import PosixStore
 from ckptctl.storage.system import RealSystem

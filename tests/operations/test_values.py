@@ -28,7 +28,7 @@ from ckptctl.model.observation import ItemSeen, Payload, ValuesSeen
 from ckptctl.model.tensor_values import TensorValues
 from ckptctl.operations.find import find
 from ckptctl.operations.publish.promote import promote
-from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, Verification, verify
 from ckptctl.storage import open_store
 from ckptctl.storage.posix import PosixStore
@@ -469,7 +469,7 @@ def test_fixtures_are_good(copy: Copy, case: str, commit: bool) -> None:
     if commit:
         done("commit", path)
     result = looked(path)
-    assert result.verdict is (Verdict.OK if commit else Verdict.UNVERIFIED)
+    assert result.verdict is Verdict.OK if commit else result.good
     assert [f for f in result.report.findings if f.severity > Severity.NOTE] == []
     assert spoken(result) == set()
     values = row(result, Stage.VALUES)
@@ -552,7 +552,7 @@ def test_what_is_said_of_states(tmp_path: Path, name: str) -> None:
     judged = [f for f in result.report.findings if f.check in VALUE_IDS]
     assert all(f.where.fqn == state.key and f.remedy for f in judged)
     error = state.says == "nan-value"
-    assert result.verdict is (Verdict.FINDINGS if error else Verdict.UNVERIFIED)
+    assert result.verdict is Verdict.FINDINGS if error else result.good
     severities = {f.severity for f in found(result, "huge-value")}
     assert severities <= {Severity.WARNING}
 

@@ -10,7 +10,7 @@ from ckptctl.errors import NothingThere
 from ckptctl.model.finding import Stage
 from ckptctl.model.manifest import MANIFEST
 from ckptctl.operations.catalog.resolve import NoneUsable
-from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, verify
 from ckptctl.storage import open_store
 from support.publish import (

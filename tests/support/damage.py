@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 from ckptctl.model.finding import Finding, Severity
 from ckptctl.operations.find import find
-from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verification, verify
 from ckptctl.storage import open_store
 

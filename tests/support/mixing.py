@@ -15,7 +15,7 @@ from pathlib import Path
 from ckptctl.checks import IDENTITY_CHECKS
 from ckptctl.model.finding import Finding, Severity
 from ckptctl.operations.find import locate
-from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, Verification, verify
 from ckptctl.storage import open_store
 from support.gloo import run_ranks
@@ -215,8 +215,8 @@ class Seen:
         if worst is Severity.WARNING:
             assert self.result.verdict is Verdict.SUSPECT
             return "suspected"
-        assert self.result.verdict in (Verdict.UNVERIFIED, Verdict.OK)
-        return "ok" if self.result.verdict is Verdict.OK else "unverified"
+        assert self.result.good
+        return "ok" if self.result.manifest is not None else "unverified"
 
 
 def look(path: Path, **options: object) -> Seen:

@@ -17,14 +17,12 @@ from ckptctl.cli.output.text import Screen, safe
 from ckptctl.cli.output.verify import render, render_sum
 from ckptctl.completeness.audit import PROFILES
 from ckptctl.errors import CkptctlError, UsageError
+from ckptctl.exit_codes import ExitCode
 from ckptctl.model.finding import Severity
 from ckptctl.operations.find import locate
-from ckptctl.operations.verify.units import Options
-from ckptctl.operations.verify.verify import Verdict, Verification, verify
+from ckptctl.operations.verify.options import Options
+from ckptctl.operations.verify.verify import Verification, verify
 from ckptctl.storage import open_store
-
-_FINDINGS_CODE = 10
-_UNFINISHED_CODE = 4
 
 
 def verify_command(
@@ -183,10 +181,7 @@ def _part(text: str) -> tuple[int, int]:
 
 def _exit_code(results: list[Verification], failures: list[CkptctlError]) -> int:
     """Damage outranks an unfinished check, which outranks a path that is not there."""
-    verdicts = {result.verdict for result in results}
-    if Verdict.FINDINGS in verdicts:
-        return _FINDINGS_CODE
-    codes = [int(error.exit_code) for error in failures]
-    if Verdict.UNFINISHED in verdicts:
-        codes.append(_UNFINISHED_CODE)
-    return max(codes, default=0)
+    codes = [int(result.exit_code) for result in results]
+    if ExitCode.FINDINGS in codes:
+        return int(ExitCode.FINDINGS)
+    return max([*codes, *(int(error.exit_code) for error in failures)], default=0)

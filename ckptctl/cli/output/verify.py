@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from ckptctl.cli.output.audit import audit_line
 from ckptctl.cli.output.text import Screen, plural, ranks, safe, size
-from ckptctl.cli.output.unverified import run_caveat, why_unverified
 from ckptctl.model.finding import Coverage, Finding, Severity, Stage
 from ckptctl.model.geometry import Box
-from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, Verification
 
 _MOST_FINDINGS = 40
+_WITHOUT = {
+    Verdict.UNFINISHED: "COULD NOT FINISH",
+    Verdict.NOTHING: "NOTHING EXAMINED",
+    Verdict.NOT_EXAMINED: "NOT EXAMINED",
+}
+"""Verdicts that rest on nothing that was examined."""
+
+_WITH = {Verdict.SUSPECT: ("SUSPECT", "yellow"), Verdict.UNVERIFIED: ("UNVERIFIED", "yellow")}
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 
 def render(result: Verification, screen: Screen, options: Options, *, quiet: bool) -> None:
     """Print the verification of one checkpoint: coverage, findings, verdict."""
-    good = result.verdict in (Verdict.OK, Verdict.UNVERIFIED)
-    if quiet and good:
+    if quiet and result.good:
         return
     name = safe(result.checkpoint)
     if not quiet:
@@ -105,27 +111,14 @@ def _verdict(result: Verification, options: Options, screen: Screen, name: str) 
     ]
     if result.verdict is Verdict.FINDINGS:
         return screen.paint(f"FINDINGS: {name}: {', '.join(counts)}", "red", "bold")
-    if result.verdict is Verdict.UNFINISHED:
-        reason = safe(result.problem) or "part of it could not be read, see above"
-        return screen.paint(f"COULD NOT FINISH: {name}: {reason}", "yellow", "bold")
+    why = safe(result.why)
+    if result.verdict in _WITHOUT:
+        return screen.paint(f"{_WITHOUT[result.verdict]}: {name}: {why}", "yellow", "bold")
     text = f"{name}: {_extent(result, options)}"
     if counts:
         text += f" ({', '.join(counts)})"
-    if result.verdict is Verdict.SUSPECT:
-        return screen.paint(
-            f"SUSPECT: {text}; see the warnings about its identity", "yellow", "bold"
-        )
-    if result.verdict is Verdict.UNVERIFIED:
-        why = why_unverified(result)
-        if why:
-            return screen.paint(f"UNVERIFIED: {text}; {why} (no manifest)", "yellow", "bold")
-        caveat = run_caveat(result)
-        text += f"; every file says step {result.identity.step}{caveat} (inferred: no manifest)"
-    else:
-        step = "" if result.step is None else f" as step {result.step}"
-        run = "" if result.run_id is None else f" of run {safe(result.run_id)}"
-        text += f"; committed{step}{run}"
-    return screen.paint(f"OK: {text}", "green", "bold")
+    word, colour = _WITH.get(result.verdict, ("OK", "green"))
+    return screen.paint(f"{word}: {text}; {why}", colour, "bold")
 
 
 def _extent(result: Verification, options: Options) -> str:
@@ -149,20 +142,21 @@ def _extent(result: Verification, options: Options) -> str:
 
 def render_sum(results: list[Verification], screen: Screen) -> None:
     """Print how many checkpoints were good."""
-    counts = dict.fromkeys(("ok", "unverified", "suspect", "with findings", "not finished"), 0)
+    always = ("ok", "with findings")
+    words = ("ok", "unverified", "suspect", "with findings", "with nothing to examine")
+    counts = dict.fromkeys((*words, "not examined", "not finished"), 0)
     for result in results:
         counts[_word(result)] += 1
-    always = ("ok", "with findings")
     parts = [f"{number} {word}" for word, number in counts.items() if number or word in always]
     screen.line(f"{plural(len(results), 'checkpoint')}: {', '.join(parts)}")
 
 
 def _word(result: Verification) -> str:
-    if result.verdict is Verdict.UNVERIFIED:
-        return "unverified" if why_unverified(result) else "ok"
     return {
         Verdict.OK: "ok",
+        Verdict.UNVERIFIED: "unverified",
         Verdict.SUSPECT: "suspect",
         Verdict.FINDINGS: "with findings",
-        Verdict.UNFINISHED: "not finished",
-    }[result.verdict]
+        Verdict.NOTHING: "with nothing to examine",
+        Verdict.NOT_EXAMINED: "not examined",
+    }.get(result.verdict, "not finished")

@@ -284,10 +284,7 @@ def _read_small(
         return None
     if small.get("byteorder", b"little") not in (b"little", b"big"):
         faults.append(_fault(item, f"its byte order reads {small['byteorder'][:16]!r}"))
-    damaged = any(
-        r.name == "data.pkl" and r.recorded and r.computed not in (r.crc, r.trailer_crc)
-        for r in records
-    )
+    damaged = any(record.name == "data.pkl" and record.damaged for record in records)
     if damaged or "data.pkl" not in small:  # damage is reported by its CRC; what it says is noise
         return None
     try:

@@ -14,7 +14,7 @@ from ckptctl.operations.catalog.list import state_of
 from ckptctl.operations.find import Place, address, find
 from ckptctl.operations.pointers import pointers
 from ckptctl.operations.progress import Progress
-from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, verify
 from ckptctl.storage import Store
 
@@ -147,7 +147,7 @@ def _manifests(
         if not any(entry.name == MANIFEST for entry in place.entries):
             continue
         try:
-            manifest = protocol.read_manifest(store, place.path)
+            manifest = protocol.read_manifest(store, place.records)
         except MalformedData as error:
             skipped.append(Skipped(place.path, place.name.step, f"its manifest: {error}"))
             continue
@@ -219,7 +219,7 @@ def _unfit(store: Store, candidate: _Candidate, options: ResolveOptions) -> str:
 
 def _quarantined(store: Store, place: Place) -> str:
     try:
-        record = protocol.read_quarantine(store, place.path)
+        record = protocol.read_quarantine(store, place.records)
     except (MalformedData, StorageError) as error:
         return f"it may be quarantined; its record cannot be read: {error}"
     if record is not None and record.quarantined:
@@ -257,8 +257,9 @@ def _check(
         where = f"{worst[0].where.file}: " if worst[0].where.file else ""
         return f"{worst[0].check}: {where}{worst[0].message}{more}", ""
     if outcome.verdict is Verdict.UNFINISHED:
-        reason = outcome.problem or "part of it could not be read"
-        return f"could not be checked: {reason}", reason
+        return f"could not be checked: {outcome.why}", outcome.why
+    if outcome.verdict in (Verdict.NOTHING, Verdict.NOT_EXAMINED):
+        return f"{outcome.verdict.value}: {outcome.why}", ""
     if outcome.verdict is Verdict.SUSPECT and outcome.doubt is not None:
         doubt = outcome.doubt
         reason = f"suspect: {doubt.check}: {doubt.where.file or place.path}: {doubt.message}"

@@ -25,7 +25,7 @@ from ckptctl.model.observation import RecordSeen
 from ckptctl.operations.content.open import Opened
 from ckptctl.operations.content.tensors import BLOCK, TensorSource
 from ckptctl.operations.progress import Progress, Silent
-from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.options import Options
 from ckptctl.storage import Reader
 
 
@@ -220,5 +220,5 @@ def _checked(reader: Reader, item: Item, record: RecordSeen) -> Iterator[bytes]:
         block = reader.read(start, min(start + BLOCK, end))
         crc = zlib.crc32(block, crc)
         yield block
-    if record.recorded and crc not in (record.crc, record.trailer_crc):
+    if not record.fits(crc):
         raise MalformedData(f"{item.path}: {item.fqn}: {record.name}: its CRC-32 is wrong")

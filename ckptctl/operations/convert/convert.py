@@ -22,7 +22,7 @@ from ckptctl.operations.convert.options import (
 from ckptctl.operations.convert.safetensors import to_safetensors
 from ckptctl.operations.convert.torch import to_torch
 from ckptctl.operations.progress import Progress, Silent
-from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, verify
 
 FORMATS = ("safetensors", "torch", "dcp")
@@ -75,7 +75,7 @@ def _open(url: str, options: ConvertOptions) -> Opened:
             if f.severity is Severity.ERROR
         ]
         if outcome.verdict is Verdict.UNFINISHED and not options.force:
-            raise StorageError(f"{url}: {outcome.problem or 'part of it could not be read'}")
+            raise StorageError(f"{url}: {outcome.why}")
     if problems and not options.force:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise Findings(

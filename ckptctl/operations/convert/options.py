@@ -15,7 +15,7 @@ from ckptctl.operations.content.open import Opened
 from ckptctl.operations.content.selection import Selection
 from ckptctl.operations.content.tensors import TensorSource
 from ckptctl.operations.progress import Progress
-from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.options import Options
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from ckptctl.operations.diff.structure import compare_facts, compare_progress, c
 from ckptctl.operations.find import split
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.provenance.facts import Facts, facts_of, facts_of_values
-from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.options import Options
 from ckptctl.protocol import read_manifest
 
 

@@ -41,7 +41,7 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
-class Gleaned:
+class Collected:
     """What was picked up in one file: what it says, prints by offset, and who wrote its items."""
 
     path: str
@@ -120,12 +120,12 @@ class Plan:
         kind = self.kind(item.fqn) or Likeness.WEIGHT
         return Spot(item.path, item.offset, item.length, item.fqn, kind)
 
-    def gleaner(self, path: str) -> Gleaner:
+    def collector(self, path: str) -> Collector:
         """Return what picks up in one file."""
-        return Gleaner(self, path, alone=self._alone)
+        return Collector(self, path, alone=self._alone)
 
 
-class Gleaner:
+class Collector:
     """Picks up in one file, or in a part of it."""
 
     def __init__(self, plan: Plan, path: str, *, alone: bool) -> None:
@@ -187,35 +187,36 @@ class Gleaner:
         path = self._plan.path_of(fqn)
         self._says.extend(stamps_of(self._path, path, value, alone=self._alone))
 
-    def done(self) -> Gleaned:
+    def done(self) -> Collected:
         """Return what was picked up."""
-        return Gleaned(self._path, tuple(self._says), self._prints, frozenset(self._makers))
+        return Collected(self._path, tuple(self._says), self._prints, frozenset(self._makers))
 
 
 @dataclass(slots=True)
 class Collection:
     """What was picked up in all files, each thing once though its file was looked at twice."""
 
+    plan: Plan | None = None
     stamps: dict[Stamp, None] = field(default_factory=dict)
     counters: dict[Counter, None] = field(default_factory=dict)
     runs: dict[RunMark, None] = field(default_factory=dict)
     makers: dict[str, frozenset[str]] = field(default_factory=dict)
     prints: dict[tuple[str, int], Print] = field(default_factory=dict)
 
-    def add(self, gleaned: Gleaned | None) -> None:
+    def add(self, collected: Collected | None) -> None:
         """Add what one worker picked up."""
-        if gleaned is None:
+        if collected is None:
             return
-        for one in gleaned.says:
+        for one in collected.says:
             if isinstance(one, Stamp):
                 self.stamps[one] = None
             elif isinstance(one, Counter):
                 self.counters[one] = None
             else:
                 self.runs[one] = None
-        before = self.makers.get(gleaned.path, frozenset())
-        self.makers[gleaned.path] = before | gleaned.makers
-        self.prints.update({(gleaned.path, at): one for at, one in gleaned.prints.items()})
+        before = self.makers.get(collected.path, frozenset())
+        self.makers[collected.path] = before | collected.makers
+        self.prints.update({(collected.path, at): one for at, one in collected.prints.items()})
 
 
 class Catcher:

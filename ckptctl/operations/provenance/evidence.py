@@ -8,22 +8,19 @@ from ckptctl.checks.provenance import COMPARING
 from ckptctl.errors import MalformedData, StorageError
 from ckptctl.model.finding import Coverage, Gap, GapKind, Stage
 from ckptctl.model.manifest import RECEIPTS, Receipt
-from ckptctl.operations.find import Place
-from ckptctl.operations.provenance.collect import Collection, Plan
+from ckptctl.operations.located import Located
+from ckptctl.operations.provenance.collect import Collection
 from ckptctl.operations.provenance.neighbours import named_part, neighbours_of
-from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.options import Options
 from ckptctl.provenance.evidence import Evidence, Identity, Source
-from ckptctl.storage import Store
 
 _MOST_NAMED = 12
 _MOST_RECEIPTS = 1 << 14
 
 
 def gather(
-    store: Store,
-    place: Place,
+    located: Located,
     context: Context,
-    plan: Plan,
     collected: Collection,
     options: Options,
     *,
@@ -36,8 +33,9 @@ def gather(
     gaps: list[Gap] = []
     manifest = context.seal.manifest
     declared = manifest.step if manifest is not None and manifest.step is not None else step
+    store, place = located.store, located.place
     named, by_name = named_part(store, place)
-    compared = any(options.asks(check) for check in COMPARING)
+    plan = collected.plan if any(options.asks(check) for check in COMPARING) else None
     return Evidence(
         files=tuple(sorted(context.present)),
         declared=by_name if declared is None else declared,
@@ -46,20 +44,20 @@ def gather(
         counters=tuple(collected.counters),
         runs=tuple(collected.runs),
         makers=dict(collected.makers),
-        receipts=tuple(_receipts(store, place, context, gaps)),
+        receipts=tuple(_receipts(located, context, gaps)),
         neighbours=tuple(
             neighbours_of(store, place, context, plan, collected.prints, workers=options.workers)
-            if compared
+            if plan is not None
             else ()
         ),
         gaps=tuple(gaps),
     )
 
 
-def _receipts(store: Store, place: Place, context: Context, gaps: list[Gap]) -> list[Receipt]:
+def _receipts(located: Located, context: Context, gaps: list[Gap]) -> list[Receipt]:
     paths = [p for p in context.checkpoint.files if p.startswith(f"{RECEIPTS}/rank-")]
     try:
-        return protocol.read_receipts(store, place.path, paths[:_MOST_RECEIPTS])
+        return protocol.read_receipts(located.store, located.base, paths[:_MOST_RECEIPTS])
     except MalformedData as error:
         gaps.append(Gap(GapKind.DAMAGED, f"a receipt is damaged: {error}", len(paths)))
     except StorageError as error:

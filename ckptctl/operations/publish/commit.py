@@ -9,32 +9,33 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ckptctl import __version__, protocol
-from ckptctl.checks import IDENTITY_CHECKS, STRUCTURE_CHECKS, Context
+from ckptctl.checks import by_id
 from ckptctl.completeness.classifier import Classifier
 from ckptctl.errors import Findings, MalformedData, Refused, StorageError
-from ckptctl.formats.dcp import reader as dcp
 from ckptctl.hashing import DEFAULT
 from ckptctl.model.checkpoint import Checkpoint, File, rank_of
-from ckptctl.model.finding import Finding, Severity
+from ckptctl.model.finding import Stage
 from ckptctl.model.manifest import (
-    MANIFEST,
     RECEIPTS,
     FileRecord,
     Manifest,
     Receipt,
+    is_record,
 )
 from ckptctl.model.names import parse_name
-from ckptctl.operations.find import Place, address
+from ckptctl.operations.find import Place, address, not_read
+from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress
-from ckptctl.operations.provenance.collect import Collection, Plan
-from ckptctl.operations.provenance.evidence import gather
 from ckptctl.operations.provenance.facts import facts_of, with_given
 from ckptctl.operations.publish.actor import actor, now
-from ckptctl.operations.verify.examine import Examiner
-from ckptctl.operations.verify.units import Options, Unit, units_of
+from ckptctl.operations.verify.options import Options as VerifyOptions
+from ckptctl.operations.verify.stages import Content, Identity, Structure, run_stages
+from ckptctl.operations.verify.work import Sealing, Work, begin
+from ckptctl.protocol.read import join
 from ckptctl.storage import WritableStore
 
-_OWN = ("ckptctl.", ".ckptctl-")
+SEALING = (Structure(), Content(), Identity())
+"""The stages of a verification that a commit runs; in the second every file is hashed as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class CommitOptions:
     identity: Mapping[str, Any] = field(default_factory=dict)
     algorithm: str = DEFAULT
     mapping: tuple[tuple[str, str], ...] = ()
-    workers: int = field(default_factory=lambda: Options().workers)
+    workers: int = field(default_factory=lambda: VerifyOptions().workers)
     dry_run: bool = False
 
     def with_workers(self, workers: int) -> CommitOptions:
@@ -83,26 +84,33 @@ def commit_checkpoint(
     """
     options = options or CommitOptions()
     final = _final_path(place, options)
-    if any(entry.name == MANIFEST for entry in place.entries):
+    if place.committed:
         raise Refused(_already(store, place))
+    if not place.readable and place.format:
+        raise Refused(f"{place.path}: {not_read(place)}; nothing was changed")
     if not options.dry_run:
         store.prove()
-    checkpoint = dcp.read(store, place.path)
-    context = Context(checkpoint)
-    _refuse_findings(
-        place, [f for check in STRUCTURE_CHECKS for f in check.ask(context, None)], checkpoint
+    located = Located(store, place)
+    work = begin(
+        located,
+        VerifyOptions(workers=options.workers),
+        sealing=Sealing(options.algorithm),
+        progress=progress,
     )
-    receipts = _receipts(store, place, checkpoint)
+    work = _refused(run_stages(work, SEALING[:1]))
+    checkpoint = work.context.checkpoint
+    receipts = _receipts(located, checkpoint)
     step = _step(place, receipts, options)
     facts = with_given(
-        facts_of(store, place.path, checkpoint),
+        facts_of(store, located.base, checkpoint),
         options.identity,
         step=step,
         world_size=receipts[0].world_size if receipts else None,
     )
-    digests = _digests(store, place, context, options, progress, step=step)
-    _compare_receipts(place, receipts, digests)
-    manifest = _manifest(store, place, checkpoint, final, step, receipts, digests, options)
+    work = replace(work, sealing=Sealing(options.algorithm, step))
+    work = _refused(run_stages(work, SEALING[1:]))
+    _compare_receipts(place, receipts, work.digests)
+    manifest = _manifest(work, final, step, receipts, options)
     manifest = replace(manifest, identity=facts.identity, progress=facts.progress)
     result = Committed(
         address(store, final),
@@ -115,16 +123,20 @@ def commit_checkpoint(
     )
     if options.dry_run:
         return result
-    _refuse_changes(store, place, checkpoint.files)
-    store.make_durable(f"{place.path}/{record.path}" for record in manifest.files)
-    if final != place.path:
-        store.rename_directory(place.path, final)
+    _refuse_changes(located, checkpoint.files)
+    store.make_durable(join(located.base, record.path) for record in manifest.files)
+    if final == place.path:
+        protocol.seal(store, located.records, manifest)
+        return result
+    store.rename_directory(place.path, final)
     protocol.seal(store, final, manifest)
     return result
 
 
 def _final_path(place: Place, options: CommitOptions) -> str:
     parent, _, name = place.path.rpartition("/")
+    if options.publish_as is not None and place.members is not None:
+        raise Refused(f"{place.path} is no directory; only directories are published by renaming")
     if options.publish_as is None:
         if place.name.staging:
             raise Refused(
@@ -141,7 +153,7 @@ def _final_path(place: Place, options: CommitOptions) -> str:
 
 def _already(store: WritableStore, place: Place) -> str:
     try:
-        found = protocol.read_manifest(store, place.path)
+        found = protocol.read_manifest(store, place.records)
     except MalformedData as error:
         return f"{place.path} has a manifest that cannot be used ({error}); nothing was changed"
     if found is None:
@@ -151,27 +163,39 @@ def _already(store: WritableStore, place: Place) -> str:
     )
 
 
-def _refuse_findings(
-    place: Place, findings: list[Finding], checkpoint: Checkpoint, *, what: str = "is not whole"
-) -> None:
-    bad = [finding for finding in findings if finding.severity == Severity.ERROR]
+def _refused(work: Work) -> Work:
+    """Refuse what the stages so far found not to be whole, or not all of one save."""
+    path, checkpoint = work.located.place.path, work.context.checkpoint
+    if work.problem:
+        raise StorageError(f"{path}: {work.problem}; nothing was changed")
+    if work.unread:
+        raise Refused(f"{path}: {work.unread[0]}; nothing was changed")
+    bad = work.errors
     if bad or not checkpoint.readable:
         first = bad[0] if bad else None
         where = f"{first.where.file}: " if first and first.where.file else ""
         text = f"{first.check}: {where}{first.message}" if first else "its metadata is not readable"
         more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+        mixed = first is not None and by_id()[first.check].stage is Stage.IDENTITY
+        what = "is not all of one save" if mixed else "is not whole"
         raise Findings(
-            f"{place.path} {what}, so it was not committed: {text}{more}; `ckptctl verify` says all"
+            f"{path} {what}, so it was not committed: {text}{more}; `ckptctl verify` says all"
         )
+    if not checkpoint.entries:
+        raise Refused(
+            f"{path}: it holds no keys, so there is nothing to prove; nothing was changed"
+        )
+    return work
 
 
-def _receipts(store: WritableStore, place: Place, checkpoint: Checkpoint) -> list[Receipt]:
+def _receipts(located: Located, checkpoint: Checkpoint) -> list[Receipt]:
     """Read the ranks' receipts and refuse those that do not make up one save."""
+    place = located.place
     paths = [path for path in checkpoint.files if path.startswith(f"{RECEIPTS}/rank-")]
     if not paths:
         return []
     try:
-        receipts = protocol.read_receipts(store, place.path, paths)
+        receipts = protocol.read_receipts(located.store, located.base, paths)
     except MalformedData as error:
         raise Findings(f"{place.path}: a receipt is damaged: {error}") from None
     for what, values in (
@@ -230,61 +254,11 @@ def _named_step(place: Place, options: CommitOptions) -> int | None:
     return parse_name(options.publish_as).step if options.publish_as else place.name.step
 
 
-def _digests(
-    store: WritableStore,
-    place: Place,
-    context: Context,
-    options: CommitOptions,
-    progress: Progress | None,
-    *,
-    step: int | None,
-) -> dict[str, tuple[int, str]]:
-    """Look at every item and hash every file, each byte read once; return size and digest.
-
-    Refuses what is not whole, and what is not all of one save.
-    """
-    work = Options(workers=options.workers)
-    plan, collected = Plan(context), Collection()
-    examiner = Examiner(store, place.path, context, work, progress, plan=plan)
-    by_path: dict[str, list[Unit]] = {}
-    for unit in units_of(context, work):
-        by_path.setdefault(unit.path, []).append(unit)
-    units = []
-    for path, file in context.checkpoint.files.items():
-        if path.startswith(_OWN):
-            continue
-        items = tuple(item for unit in by_path.get(path, ()) for item in unit.items)
-        units.append(Unit(path, items, content=True, algorithm=options.algorithm, size=file.size))
-    digests: dict[str, tuple[int, str]] = {}
-    findings: list[Finding] = []
-    for done in examiner.run(units, label=place.path):
-        findings.extend(done.report.findings)
-        if done.problem:
-            raise StorageError(f"{place.path}: {done.problem}; nothing was changed")
-        unread = [g for row in done.report.coverage for g in row.gaps if g.kind.unfinished]
-        if unread:
-            why = unread[0].reason
-            raise Refused(f"{place.path}: {done.unit.path}: {why}; nothing was changed")
-        digests[done.unit.path] = (done.unit.size, done.digest)
-        collected.add(done.gleaned)
-    _refuse_findings(place, findings, context.checkpoint)
-    context.evidence = gather(store, place, context, plan, collected, work, step=step)
-    asked = [f for check in IDENTITY_CHECKS for f in check.ask(context, None)]
-    _refuse_findings(place, asked, context.checkpoint, what="is not all of one save")
-    return digests
-
-
 def _manifest(
-    store: WritableStore,
-    place: Place,
-    checkpoint: Checkpoint,
-    final: str,
-    step: int | None,
-    receipts: list[Receipt],
-    digests: Mapping[str, tuple[int, str]],
-    options: CommitOptions,
+    work: Work, final: str, step: int | None, receipts: list[Receipt], options: CommitOptions
 ) -> Manifest:
-    previous = protocol.read_pointer(store).revision
+    checkpoint, path = work.context.checkpoint, work.located.place.path
+    previous = protocol.read_pointer(work.located.store).revision
     components: dict[str, set[int]] = {}
     classes = Classifier(checkpoint, options.mapping)
     for item in checkpoint.items:
@@ -294,7 +268,7 @@ def _manifest(
     run_ids = {receipt.run_id for receipt in receipts} - {None}
     if options.run_id and run_ids and run_ids != {options.run_id}:
         raise Refused(
-            f"{place.path}: --run-id {options.run_id}, but its receipts are of run "
+            f"{path}: --run-id {options.run_id}, but its receipts are of run "
             f"{', '.join(map(str, run_ids))}; nothing was changed"
         )
     return Manifest(
@@ -302,7 +276,7 @@ def _manifest(
         step=step,
         files=tuple(
             FileRecord(path, size, digest, rank_of(path), steps.get(path, step))
-            for path, (size, digest) in sorted(digests.items())
+            for path, (size, digest) in sorted(work.digests.items())
         ),
         commit_id=uuid.uuid4().hex,
         format=checkpoint.format,
@@ -325,20 +299,20 @@ def _world_size(checkpoint: Checkpoint, receipts: list[Receipt]) -> int | None:
     """
     if receipts:
         return receipts[0].world_size
-    ranks = {rank_of(path) for path in checkpoint.files if dcp.is_shard(path)}
+    ranks = {rank_of(path) for path in checkpoint.files}
     numbers = {rank for rank in ranks if rank is not None}
     return max(numbers) + 1 if numbers and numbers == set(range(max(numbers) + 1)) else None
 
 
-def _refuse_changes(store: WritableStore, place: Place, before: Mapping[str, File]) -> None:
-    after = dcp.list_files(store, place.path)
+def _refuse_changes(located: Located, before: Mapping[str, File]) -> None:
+    after = located.files()
     changed = sorted(
         path
         for path in {*before, *after}
-        if before.get(path) != after.get(path) and not path.startswith(_OWN)
+        if before.get(path) != after.get(path) and not is_record(path)
     )
     if changed:
         raise Refused(
-            f"{place.path}: {', '.join(changed[:4])} changed while it was being verified: a save is "
-            "still running; nothing was changed"
+            f"{located.place.path}: {', '.join(changed[:4])} changed while it was being verified: a "
+            "save is still running; nothing was changed"
         )

@@ -20,8 +20,9 @@ from ckptctl.model.manifest import LATEST, MANIFEST, Manifest, PointerRevision
 from ckptctl.operations.find import Place, find
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.publish.actor import actor, now
-from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, verify
+from ckptctl.protocol.read import join
 from ckptctl.storage import WritableStore
 
 
@@ -76,7 +77,7 @@ def promote(
             f"pointer {LATEST} is at revision {pointer.last}, not {expect}{who}; nothing was changed"
         )
     # whoever made these records may have died before they were durable
-    store.make_durable([f"{place.path}/{MANIFEST}" if place.path else MANIFEST])
+    store.make_durable([join(place.records, MANIFEST)])
     named: Promoted | None = None
     if current is not None and current.target == place.path and current.manifest == manifest.digest:
         store.make_durable([current.path])
@@ -112,8 +113,10 @@ def promote(
             f"{doubt.where.file or ''}: {doubt.message}"
         )
     if outcome.verdict not in (Verdict.OK, Verdict.SUSPECT):
-        reason = outcome.problem or "part of it could not be read"
-        raise StorageError(f"{place.path} could not be verified: {reason}; nothing was changed")
+        unread = outcome.verdict is Verdict.UNFINISHED
+        raise (StorageError if unread else Refused)(
+            f"{place.path} could not be verified: {outcome.why}; nothing was changed"
+        )
     unseen = tuple(
         gap for row in outcome.report.coverage if row.stage == Stage.VALUES for gap in row.gaps
     )
@@ -173,7 +176,7 @@ def _without_pointer(options: Options) -> Options:
 
 def _sealed(store: WritableStore, place: Place) -> Manifest:
     try:
-        manifest = protocol.read_manifest(store, place.path)
+        manifest = protocol.read_manifest(store, place.records)
     except MalformedData as error:
         raise Findings(f"{place.path}: its manifest cannot be used: {error}") from None
     if manifest is None:
@@ -181,7 +184,7 @@ def _sealed(store: WritableStore, place: Place) -> Manifest:
             f"{place.path} is not committed; `ckptctl commit` verifies and seals it; nothing was "
             "changed"
         )
-    seal = protocol.read_seal(store, place.path, name=place.name.text)
+    seal = protocol.read_seal(store, place.records, name=place.name.text)
     if seal.quarantined:
         why = seal.quarantine_problem or (seal.quarantine.reason if seal.quarantine else "")
         raise Refused(f"{place.path} is quarantined: {why}; nothing was changed")
@@ -196,7 +199,7 @@ def _passed_over(
     for place in find(store) if rollback else ():
         if any(entry.name == MANIFEST for entry in place.entries):
             try:
-                other = protocol.read_manifest(store, place.path)
+                other = protocol.read_manifest(store, place.records)
             except MalformedData:
                 continue
             if other is not None and (other.step or -1) > (manifest.step or -1):

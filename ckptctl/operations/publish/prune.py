@@ -14,7 +14,7 @@ from ckptctl.model.manifest import LATEST, MANIFEST
 from ckptctl.operations.catalog.list import Row, list_checkpoints
 from ckptctl.operations.find import Place, find
 from ckptctl.operations.pointers import pointers, recorded
-from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, verify
 from ckptctl.protocol.read import join
 from ckptctl.storage import Store, WritableStore
@@ -140,7 +140,8 @@ def _protected(store: Store, places: dict[str, Place], rows: tuple[Row, ...]) ->
             places[row.path],
             options=Options(quick=True, sizes_only=True, ignore=frozenset({"pointer-mismatch"})),
         )
-        if outcome.verdict in (Verdict.OK, Verdict.SUSPECT) and outcome.doubt is None:
+        good = outcome.verdict in (Verdict.OK, Verdict.SUSPECT) and outcome.doubt is None
+        if good and outcome.manifest is not None:
             found.setdefault(row.path, "the newest committed one that verifies")
             return found
     whole = [row.path for row in rows if row.state is State.COMPLETE]

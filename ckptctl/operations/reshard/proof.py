@@ -10,12 +10,13 @@ from ckptctl.formats import registry
 from ckptctl.model.finding import Severity
 from ckptctl.operations.content.digest import Content, TensorDigest, digest_content
 from ckptctl.operations.content.open import Opened
-from ckptctl.operations.find import place_at, read_checkpoint
+from ckptctl.operations.find import place_at
+from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.reshard.source import Source, item_digests
 from ckptctl.operations.reshard.target import Target, is_sound
-from ckptctl.operations.verify.units import Options
-from ckptctl.operations.verify.verify import Verdict, verify
+from ckptctl.operations.verify.options import Options
+from ckptctl.operations.verify.verify import Verdict, examine, verification_of
 from ckptctl.sharding.plan import Plan
 
 
@@ -44,11 +45,11 @@ def prove(
     place = place_at(target.store, target.name, registry.SHARDED)
     if place is None:
         raise Findings(f"{target.url}: what was written is not there; not committed")
-    checkpoint = read_checkpoint(target.store, place)
-    outcome = verify(target.store, place, options=Options(quick=True, workers=workers))
+    work = examine(Located(target.store, place), Options(quick=True, workers=workers))
+    outcome, checkpoint = verification_of(work), work.context.checkpoint
     errors = [f for f in outcome.report.findings if f.severity == Severity.ERROR]
-    if errors or outcome.verdict == Verdict.UNFINISHED:
-        text = f"{errors[0].check}: {errors[0].message}" if errors else outcome.problem
+    if errors or not (outcome.good or outcome.verdict is Verdict.SUSPECT):
+        text = f"{errors[0].check}: {errors[0].message}" if errors else outcome.why
         raise Findings(f"{target.url}: what was written does not verify: {text}; not committed")
     opened = Opened(target.store, target.name, checkpoint, target.url)
     after = digest_content(opened, workers=workers, progress=progress)

@@ -22,7 +22,7 @@ from ckptctl.operations.reshard.plan import Planned, Request, plan_reshard
 from ckptctl.operations.reshard.proof import Proof, prove
 from ckptctl.operations.reshard.source import Source, digest_source, open_source, rank_contents
 from ckptctl.operations.reshard.write import units_of
-from ckptctl.operations.verify.units import Options
+from ckptctl.operations.verify.options import Options
 from ckptctl.sharding.continuity import Aspect, continuity
 from ckptctl.sharding.mesh import DATA_AXES, REPLICA_AXES, Mesh
 from ckptctl.sharding.plan import Plan

@@ -23,11 +23,12 @@ from ckptctl.model.manifest import Manifest
 from ckptctl.operations.content.digest import Content, digest_content
 from ckptctl.operations.content.open import Opened
 from ckptctl.operations.content.tensors import TensorSource
-from ckptctl.operations.find import Place, address, locate, not_read, read_checkpoint
+from ckptctl.operations.find import Place, address, locate, not_read
+from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.reshard.write import copy_items
-from ckptctl.operations.verify.units import Options
-from ckptctl.operations.verify.verify import Verdict, verify
+from ckptctl.operations.verify.options import Options
+from ckptctl.operations.verify.verify import Verdict, examine, verification_of
 from ckptctl.sharding.rank_policy import Contents
 from ckptctl.sharding.rank_state import families
 from ckptctl.storage import open_store
@@ -92,8 +93,8 @@ def open_source(url: str, *, force: bool, workers: int, progress: Progress | Non
     except MalformedData as error:
         raise Findings(f"{url}: its manifest cannot be used: {error}") from None
     options = Options(quick=manifest is None, workers=workers)
-    outcome = verify(store, place, options=options, progress=progress)
-    checkpoint = read_checkpoint(store, place)
+    work = examine(Located(store, place), options, progress=progress)
+    outcome, checkpoint = verification_of(work), work.context.checkpoint
     errors = [f for f in outcome.report.findings if f.severity == Severity.ERROR]
     lost: frozenset[str] = frozenset()
     if errors:
@@ -101,8 +102,10 @@ def open_source(url: str, *, force: bool, workers: int, progress: Progress | Non
         if not force or touched is None:
             raise Findings(_why(url, errors, hopeless=force))
         lost = touched
-    elif outcome.verdict == Verdict.UNFINISHED:
-        raise StorageError(f"{url}: {outcome.problem or 'part of it could not be checked'}")
+    elif outcome.verdict is Verdict.UNFINISHED:
+        raise StorageError(f"{url}: {outcome.why}")
+    elif outcome.verdict is Verdict.NOTHING:
+        raise Refused(f"{url}: {outcome.why}; nothing was written")
     opened = Opened(store, place.path, checkpoint, address(store, place.path))
     return Source(opened, place, manifest, lost)
 

@@ -15,10 +15,8 @@ from ckptctl.model.checkpoint import (
     Checkpoint,
     Entry,
     Item,
-    ObjectEntry,
     TensorEntry,
 )
-from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Boxes
 from ckptctl.model.manifest import FileRecord
 from ckptctl.model.observation import ItemSeen
@@ -232,14 +230,7 @@ def copy_items(items: list[Item], tensors: TensorSource, out: Sink) -> None:
 
     Raises ``MalformedData`` for damage.
     """
-    entries, boxes = tensors.checkpoint.entries, BoxIndex(tensors.checkpoint)
-
-    def expected_bytes(item: Item) -> int | None:
-        entry, box = entries.get(item.fqn), boxes.box(item)
-        if not isinstance(entry, TensorEntry) or box is None:
-            return None
-        return box.volume * (item_size(entry.dtype) or 16)
-
+    boxes = BoxIndex(tensors.checkpoint)
     with ExitStack() as stack:
         reader = tensors.reader(items[0].path, stack)
         if items[-1].end > reader.size:
@@ -248,8 +239,8 @@ def copy_items(items: list[Item], tensors: TensorSource, out: Sink) -> None:
             reader,
             items,
             content=True,
-            is_tensor=lambda fqn: not isinstance(entries.get(fqn), ObjectEntry | None),
-            expected_bytes=expected_bytes,
+            is_tensor=boxes.is_tensor,
+            expected_bytes=boxes.payload,
             sink=out.write,
         ):
             check_item(seen)
@@ -261,5 +252,5 @@ def check_item(seen: ItemSeen) -> None:
     if seen.faults:
         raise MalformedData(f"{where}: {seen.faults[0].message}")
     for record in seen.records:
-        if record.recorded and record.computed not in (record.crc, record.trailer_crc, None):
+        if record.damaged:
             raise MalformedData(f"{where}: the CRC-32 of {record.name} does not fit its bytes")

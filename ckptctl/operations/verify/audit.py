@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from ckptctl.checks import Context
-from ckptctl.completeness.audit import Audit, Wanted
+from ckptctl.completeness.audit import Audit
 from ckptctl.completeness.auditor import Auditor
 from ckptctl.errors import MalformedData, StorageError
 from ckptctl.model.finding import Coverage, Gap, GapKind, Stage
 from ckptctl.operations.content.value import read_value
-from ckptctl.storage import Store
+from ckptctl.operations.located import Located
 
 _LARGEST_ANSWER = 64 << 10
 
 
-def audit_into(context: Context, store: Store, base: str, wanted: Wanted) -> list[Coverage]:
-    """Audit the checkpoint at ``base`` and give the audit to its checks; return how far it went.
+def audit_of(located: Located, context: Context) -> Audit | None:
+    """Audit a checkpoint by what its context wants; None where its metadata cannot be read.
 
     A value that cannot be read is not missed: the audit then rests on the metadata alone.
     """
-    context.wanted = wanted
     if not context.checkpoint.readable:
-        return []
-    auditor = Auditor.of(context.checkpoint, wanted.mapping)
+        return None
+    auditor = Auditor.of(context.checkpoint, context.wanted.mapping)
     manifest = context.seal.manifest
-    context.audit = auditor.audit(
+    return auditor.audit(
         world_size=manifest.world_size if manifest is not None else None,
-        values=_answers(context, store, base, auditor.questions()),
+        values=_answers(located, context, set(auditor.questions())),
     )
-    return [coverage_of(context.audit)]
 
 
 def coverage_of(audit: Audit) -> Coverage:
@@ -37,16 +35,15 @@ def coverage_of(audit: Audit) -> Coverage:
     return Coverage(Stage.AUDIT, "keys", audit.keys - audit.unknown, audit.keys, gaps=gaps)
 
 
-def _answers(context: Context, store: Store, base: str, keys: list[str]) -> dict[str, object]:
-    wanted, found = set(keys), dict[str, object]()
-    if not wanted:
-        return found
-    items = context.checkpoint.items
-    for index, fqn in enumerate(items.fqns):
+def _answers(located: Located, context: Context, wanted: set[str]) -> dict[str, object]:
+    found = dict[str, object]()
+    checkpoint, base = context.checkpoint, located.base
+    for index, fqn in enumerate(checkpoint.items.fqns) if wanted else ():
         if fqn in wanted and fqn not in found:
+            item = checkpoint.items[index]
             try:
                 found[fqn] = read_value(
-                    store, base, context.checkpoint, items[index], limit=_LARGEST_ANSWER
+                    located.store, base, checkpoint, item, limit=_LARGEST_ANSWER
                 )
             except (MalformedData, StorageError):
                 continue

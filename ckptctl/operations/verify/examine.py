@@ -11,15 +11,17 @@ from ckptctl.checks import ITEM_CHECKS, Context
 from ckptctl.errors import StorageError
 from ckptctl.formats.items.scan import block_of, scan_items
 from ckptctl.hashing import Hasher
-from ckptctl.model.checkpoint import Fault, FaultKind, Item, ObjectEntry, TensorEntry, rank_of
-from ckptctl.model.dtypes import item_size
+from ckptctl.model.checkpoint import Fault, FaultKind, Item, rank_of
 from ckptctl.model.finding import Coverage, Finding, Gap, GapKind, Location, Report, Severity, Stage
 from ckptctl.model.observation import ItemSeen, ValuesSeen
-from ckptctl.operations.progress import Progress, Silent
-from ckptctl.operations.provenance.collect import Catcher, Gleaned, Plan
-from ckptctl.operations.verify.units import Options, Tally, Unit, unread
+from ckptctl.operations.located import Located
+from ckptctl.operations.progress import Progress, Shared
+from ckptctl.operations.provenance.collect import Catcher, Collected, Plan
+from ckptctl.operations.verify.options import Options
+from ckptctl.operations.verify.tally import Tally, unread
+from ckptctl.operations.verify.units import Unit
 from ckptctl.operations.verify.values import UnitValues, unconfirmed
-from ckptctl.storage import Reader, Store
+from ckptctl.storage import Reader
 
 _UNSTABLE = Gap(GapKind.UNSTABLE, "two reads of them differ")
 
@@ -33,7 +35,7 @@ class Done:
     digest: str = ""
     faults: tuple[Fault, ...] = ()
     problem: str = ""
-    gleaned: Gleaned | None = None
+    collected: Collected | None = None
 
 
 class Examiner:
@@ -41,18 +43,16 @@ class Examiner:
 
     def __init__(
         self,
-        store: Store,
-        base: str,
+        located: Located,
         context: Context,
         options: Options,
         progress: Progress | None = None,
         *,
         plan: Plan | None = None,
     ) -> None:
-        """Take the checkpoint at ``base`` in a store; ``plan`` says what to pick up on the way."""
-        self._store, self._base = store, base
-        self._context, self._options, self._plan = context, options, plan
-        self._progress, self._lock = progress or Silent(), Lock()
+        """Take a checkpoint; ``plan`` says what to collect on the way."""
+        self._located, self._context, self._options = located, context, options
+        self._plan, self._progress, self._lock = plan, Shared(progress), Lock()
         self._checks = [check for check in ITEM_CHECKS if options.asks(check.id)]
 
     def run(
@@ -80,29 +80,22 @@ class Examiner:
         finally:
             self._progress.finish()
 
-    def _path(self, path: str) -> str:
-        return f"{self._base}/{path}" if self._base else path
-
-    def _tick(self, count: int) -> None:
-        with self._lock:
-            self._progress.advance(count)
-
     def _do(self, unit: Unit) -> Done:
         return self._look(unit) if unit.items else self._hash(unit)
 
     def _look(self, unit: Unit) -> Done:
         """Look at the items of a unit, and hash its file on the way where that was asked for."""
         findings: list[Finding] = []
-        rows = Tally(unit, self._options)
+        tally = Tally(unit, self._options)
         values = UnitValues(self._context, self._options, unit)
         hasher = Hasher(unit.algorithm) if unit.algorithm else None
-        gleaner = self._plan.gleaner(unit.path) if self._plan is not None else None
-        keep = gleaner.wants if gleaner is not None else None
+        collector = self._plan.collector(unit.path) if self._plan is not None else None
+        keep = collector.wants if collector is not None else None
 
         def sink(block: bytes | memoryview) -> None:
             if hasher is not None:
                 hasher.update(block)
-            self._tick(len(block))
+            self._progress.advance(len(block))
 
         try:
             for seen in self._scan(unit.items, unit, sink, keep):
@@ -110,10 +103,10 @@ class Examiner:
                 if _accuses(found) or unconfirmed(seen):
                     seen, found = self._look_again(seen, found, unit)
                 findings.extend(found)
-                rows.add(seen)
+                tally.add(seen)
                 values.add(seen, bad=_accuses(found))
-                if gleaner is not None:
-                    gleaner.add(seen)
+                if collector is not None:
+                    collector.add(seen)
             digest = hasher.text() if hasher is not None else ""
             faults = self._compare(unit, digest)
             if any(fault.kind is FaultKind.ALTERED_FILE for fault in faults):
@@ -121,11 +114,11 @@ class Examiner:
             with self._lock:
                 values.hand_over(faults)
         except StorageError as error:
-            report = Report.of(findings, rows.coverage(str(error)))
+            report = Report.of(findings, tally.coverage(str(error)))
             return Done(unit, report, problem=str(error))
-        gleaned = gleaner.done() if gleaner is not None else None
-        report = Report.of(findings, rows.coverage(""))
-        return Done(unit, report, digest, faults, gleaned=gleaned)
+        collected = collector.done() if collector is not None else None
+        report = Report.of(findings, tally.coverage(""))
+        return Done(unit, report, digest, faults, collected=collected)
 
     def _scan(
         self,
@@ -135,24 +128,16 @@ class Examiner:
         keep: Callable[[Item], bool] | None = None,
     ) -> Iterator[ItemSeen]:
         """Look at some items of a unit; where a digest is promised, no CRC need be computed."""
-        entries, boxes = self._context.checkpoint.entries, self._context.boxes
-        chosen = list(items)
-
-        def expected_bytes(item: Item) -> int | None:
-            entry, box = entries.get(item.fqn), boxes.box(item)
-            if not isinstance(entry, TensorEntry) or box is None:
-                return None
-            return box.volume * (item_size(entry.dtype) or 16)
-
-        with self._store.open(self._path(chosen[0].path)) as reader:
+        chosen, boxes = list(items), self._context.boxes
+        with self._located.open(chosen[0].path) as reader:
             if unit.expected:
                 _require_size(reader, unit)
             yield from scan_items(
                 reader,
                 chosen,
                 content=unit.content,
-                is_tensor=lambda fqn: not isinstance(entries.get(fqn), ObjectEntry | None),
-                expected_bytes=expected_bytes,
+                is_tensor=boxes.is_tensor,
+                expected_bytes=boxes.payload,
                 sink=sink if unit.content else None,
                 values=self._options.values,
                 checksums=not unit.expected,
@@ -178,19 +163,19 @@ class Examiner:
     def _hash(self, unit: Unit) -> Done:
         """Hash a whole file; one whose digest is not the expected one is read a second time."""
         try:
-            gleaner = self._plan.gleaner(unit.path) if self._plan is not None else None
-            catcher = Catcher(gleaner.ranges()) if gleaner is not None else None
+            collector = self._plan.collector(unit.path) if self._plan is not None else None
+            catcher = Catcher(collector.ranges()) if collector is not None else None
             digest = self._digest(unit, catcher)
             faults = self._compare(unit, digest)
         except StorageError as error:
             row = Coverage(Stage.CONTENT, "files", 0, 1, gaps=(unread(str(error)),))
             return Done(unit, Report.of(coverage=[row]), problem=str(error))
         row = Coverage(Stage.CONTENT, "files", 1, 1, unit.size)
-        gleaned = None
-        if gleaner is not None and catcher is not None:
-            gleaner.add_bytes(catcher.pieces)
-            gleaned = gleaner.done()
-        return Done(unit, Report.of(coverage=[row]), digest, faults, gleaned=gleaned)
+        collected = None
+        if collector is not None and catcher is not None:
+            collector.add_bytes(catcher.pieces)
+            collected = collector.done()
+        return Done(unit, Report.of(coverage=[row]), digest, faults, collected=collected)
 
     def _compare(self, unit: Unit, digest: str) -> tuple[Fault, ...]:
         """Accuse a file whose digest is not the expected one, after a second read."""
@@ -200,7 +185,7 @@ class Examiner:
 
     def _digest(self, unit: Unit, catcher: Catcher | None = None) -> str:
         hasher = Hasher(unit.algorithm)
-        with self._store.open(self._path(unit.path)) as reader:
+        with self._located.open(unit.path) as reader:
             _require_size(reader, unit)
             buffer = memoryview(bytearray(min(block_of(reader), max(1, unit.size))))
             for start in range(0, unit.size, len(buffer)):
@@ -209,7 +194,7 @@ class Examiner:
                 hasher.update(block)
                 if catcher is not None:
                     catcher.feed(block)
-                self._tick(len(block))
+                self._progress.advance(len(block))
         return hasher.text()
 
 

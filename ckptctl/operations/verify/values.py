@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ckptctl.checks import Context
-from ckptctl.model.checkpoint import Fault, FaultKind, Item, TensorEntry
+from ckptctl.model.checkpoint import Checkpoint, Fault, FaultKind, Item, TensorEntry
 from ckptctl.model.dtypes import FLOATING, NAMES
 from ckptctl.model.finding import Coverage, Gap, GapKind, Stage, united
 from ckptctl.model.observation import ItemSeen, ValuesSeen
 from ckptctl.model.tensor_values import TensorValues
-from ckptctl.operations.verify.units import Options, Unit, hashing_units, left_out, units_of
+from ckptctl.operations.verify.options import Options
+from ckptctl.operations.verify.units import Unit, hashing_units, item_units
 
 _DAMAGED = Gap(GapKind.DAMAGED, "their bytes are damaged")
 _UNSTABLE = Gap(GapKind.UNSTABLE, "two reads of their file differ")
@@ -20,12 +21,12 @@ _NEVER_SEEN = Gap(GapKind.ABSENT, "their bytes are not there or could not be rea
 _ASTRAY = Gap(GapKind.COVERED, "the metadata does not place them one behind the other")
 
 
-def prepare(context: Context) -> None:
+def expected_values(checkpoint: Checkpoint) -> dict[str, TensorValues]:
     """Expect the values of every tensor whose dtype can hold what is no finite number."""
-    pieces = Counter(context.checkpoint.items.fqns)
-    context.values = {
+    pieces = Counter(checkpoint.items.fqns)
+    return {
         fqn: TensorValues(entry, max(pieces[fqn], len(entry.boxes)))
-        for fqn, entry in context.checkpoint.entries.items()
+        for fqn, entry in checkpoint.entries.items()
         if isinstance(entry, TensorEntry) and (entry.dtype in FLOATING or entry.dtype not in NAMES)
     }
 
@@ -46,7 +47,7 @@ class UnitValues:
     def _judged(self, seen: ItemSeen, *, bad: bool) -> ValuesSeen:
         gap: Gap | None = None
         if not self._content:
-            gap = left_out(self._options)
+            gap = self._options.left_out
         elif seen.unread:
             gap = Gap(GapKind.UNREAD, seen.unread)
         elif seen.values is not None and seen.values.gap is not None:
@@ -81,11 +82,7 @@ def unconfirmed(seen: ItemSeen) -> bool:
     return (
         seen.values is not None
         and seen.values.first is not None
-        and not all(
-            record.computed is None
-            or (record.recorded and record.computed in (record.crc, record.trailer_crc))
-            for record in seen.records
-        )
+        and any(record.computed is not None and not record.proven for record in seen.records)
     )
 
 
@@ -96,7 +93,7 @@ def sealed_units(context: Context, options: Options) -> tuple[list[Unit], list[C
     digest is promised for is looked at without one.
     """
     items: dict[str, list[Item]] = {}
-    loose = units_of(context, options)
+    loose = item_units(context, options)
     for unit in loose:
         items.setdefault(unit.path, []).extend(unit.items)
     units: list[Unit] = []
@@ -120,12 +117,12 @@ def sealed_units(context: Context, options: Options) -> tuple[list[Unit], list[C
     return units + [unit for unit in loose if unit.path not in paths], rows
 
 
-def coverage(context: Context) -> Coverage:
+def coverage(values: Mapping[str, TensorValues]) -> Coverage:
     """Say of how many tensors all values were looked at, and why not of the others."""
-    total = len(context.values)
     gaps = [
         min(one.gaps, key=lambda gap: gap.reason, default=_NEVER_SEEN)
-        for one in context.values.values()
+        for one in values.values()
         if not one.whole
     ]
-    return Coverage(Stage.VALUES, "float tensors", total - len(gaps), total, gaps=united(gaps))
+    seen = len(values) - len(gaps)
+    return Coverage(Stage.VALUES, "float tensors", seen, len(values), gaps=united(gaps))

@@ -1,0 +1,56 @@
+"""One checkpoint where it lies: what is passed around instead of a store and a path in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ckptctl.model.checkpoint import Checkpoint, Fault, FaultKind, File
+from ckptctl.operations.find import Place, address, read_checkpoint
+from ckptctl.protocol.read import join
+from ckptctl.storage import Reader, Store
+
+_REMAINS = Fault(
+    FaultKind.MISSING_METADATA,
+    "neither metadata nor shards: what is left of a checkpoint that was deleted, or never written",
+    loss="everything: there is nothing to load",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A checkpoint's store and its place in it."""
+
+    store: Store
+    place: Place
+
+    @property
+    def url(self) -> str:
+        """Its path or URL as a user would type it."""
+        return address(self.store, self.place.path)
+
+    @property
+    def base(self) -> str:
+        """The directory that the paths of its files are relative to."""
+        return self.place.base
+
+    @property
+    def records(self) -> str:
+        """The directory of ckptctl's records about it."""
+        return self.place.records
+
+    def open(self, path: str) -> Reader:
+        """Open one of its files."""
+        return self.store.open(join(self.base, path))
+
+    def files(self) -> dict[str, File]:
+        """List its files as they are now, by path relative to its base."""
+        return self.place.layout.files(self.store, self.base, self.place.members)
+
+    def read(self) -> Checkpoint:
+        """Read what listing and metadata say; damage becomes faults of it.
+
+        Raises ``StorageError`` where the storage does not answer.
+        """
+        if not self.place.format:  # a directory that is only named like a checkpoint
+            return Checkpoint("", {}, faults=(_REMAINS,))
+        return read_checkpoint(self.store, self.place)

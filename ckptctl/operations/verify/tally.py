@@ -1,0 +1,71 @@
+"""What was looked at of one unit of work, counted."""
+
+from __future__ import annotations
+
+from ckptctl.model.finding import Coverage, Gap, GapKind, Stage, united
+from ckptctl.model.observation import ItemSeen
+from ckptctl.operations.verify.options import Options
+from ckptctl.operations.verify.units import Unit
+
+_NO_CRC = Gap(GapKind.NO_CRC, "no CRC recorded")
+
+
+class Tally:
+    """Counts what was looked at in one unit."""
+
+    def __init__(self, unit: Unit, options: Options) -> None:
+        self._unit, self._options = unit, options
+        self._items = self._records = self._checked = self._bytes = 0
+        self._item_gaps: list[Gap] = []
+        self._content_gaps: list[Gap] = []
+
+    def add(self, seen: ItemSeen) -> None:
+        """Count one item."""
+        self._bytes += seen.bytes_read
+        if seen.unread:
+            content = self._unit.content
+            gap = unread(seen.unread) if content else Gap(GapKind.LEFT_OUT, seen.unread)
+            self._item_gaps.append(gap)
+            return
+        self._items += 1
+        if seen.payload is not None and seen.payload.kind != "plain":
+            reason = f"layout of {seen.payload.kind} is not interpreted"
+            self._item_gaps.append(Gap(GapKind.NOT_INTERPRETED, reason))
+        for record in seen.records:
+            self._records += 1
+            if not record.recorded:
+                self._content_gaps.append(_NO_CRC)
+            elif record.computed is not None:
+                self._checked += 1
+            else:
+                self._content_gaps.append(self._options.left_out)
+
+    def coverage(self, problem: str) -> list[Coverage]:
+        """Return the rows of both stages."""
+        total = len(self._unit.items)
+        # an item whose layout is not interpreted was looked at all the same
+        skipped = sum(gap.kind is not GapKind.NOT_INTERPRETED for gap in self._item_gaps)
+        missing = total - self._items - skipped
+        if missing and problem:
+            self._item_gaps.append(unread(problem, missing))
+        items = Coverage(Stage.ITEMS, "items", self._items, total, gaps=united(self._item_gaps))
+        if self._unit.expected:  # the digest of the file says more than CRCs
+            gaps = (unread(problem),) if problem else ()
+            hashed = 0 if problem else 1
+            return [items, Coverage(Stage.CONTENT, "files", hashed, 1, self._bytes, gaps)]
+        return [
+            items,
+            Coverage(
+                Stage.CONTENT,
+                "records",
+                self._checked,
+                self._records,
+                self._bytes,
+                united(self._content_gaps),
+            ),
+        ]
+
+
+def unread(problem: str, count: int = 1) -> Gap:
+    """Say that the storage did not give what was asked of it: the verification is unfinished."""
+    return Gap(GapKind.UNREAD, f"could not be read: {problem}", count)

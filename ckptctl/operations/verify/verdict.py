@@ -1,0 +1,91 @@
+"""The verdict of a verification: what all that was found comes to, and why, in words."""
+
+from __future__ import annotations
+
+from ckptctl.checks import IDENTITY_CHECKS
+from ckptctl.model.finding import Severity
+from ckptctl.model.manifest import Manifest
+from ckptctl.model.verdict import Verdict
+from ckptctl.operations.verify.work import Work
+from ckptctl.provenance.evidence import Identity, Source
+
+_OF_IDENTITY = frozenset(check.id for check in IDENTITY_CHECKS)
+_MOST_NAMED = 4
+_DOUBTS = {
+    "newer-than-metadata": "their times do not fit one save",
+    "odd-time": "their times do not fit one save",
+    "odd-counter": "a counter is out of line",
+    "shared-shard": "some are equal in another checkpoint",
+}
+"""Notes with which a checkpoint is not called good on its files' word alone."""
+
+
+def judge(work: Work) -> tuple[Verdict, str]:
+    """Return the verdict and why: damage outranks what is unfinished, which outranks all else."""
+    report, options = work.report, work.options
+    worst = report.worst()
+    if worst is not None and worst >= options.fail_on:
+        return Verdict.FINDINGS, ""
+    if work.problem or any(gap.kind.unfinished for row in report.coverage for gap in row.gaps):
+        return Verdict.UNFINISHED, work.problem or "part of it could not be read, see above"
+    if not work.context.checkpoint.entries:
+        return Verdict.NOTHING, "it holds no keys, so there is nothing to examine"
+    if not work.asked:
+        return Verdict.NOTHING, "none of the chosen checks had anything to ask"
+    if any(f.check in _OF_IDENTITY and f.severity is Severity.WARNING for f in report.findings):
+        return Verdict.SUSPECT, "see the warnings about its identity"
+    manifest = work.context.seal.manifest
+    if manifest is not None:
+        return Verdict.OK, _committed(manifest)
+    identity = work.context.assessment.identity
+    why = why_unverified(work, identity)
+    if why:
+        return Verdict.UNVERIFIED, f"{why} (no manifest)"
+    run = "" if identity.one_run else " and none its run"
+    return Verdict.OK, f"every file says step {identity.step}{run} (inferred: no manifest)"
+
+
+def _committed(manifest: Manifest) -> str:
+    step = "" if manifest.step is None else f" as step {manifest.step}"
+    run = "" if manifest.run_id is None else f" of run {manifest.run_id}"
+    return f"committed{step}{run}"
+
+
+def why_unverified(work: Work, identity: Identity) -> str:
+    """Say what is missing for a file's step to be known; empty where every file says one step."""
+    named = work.located.place.name.step
+    if not identity.standings:
+        return "nothing says which step it is of"
+    odd = identity.of(Source.AT_ODDS)
+    if odd:
+        steps = sorted(
+            {one.steps[0] for one in identity.standings if one.file in odd and one.steps}
+        )
+        said = f" step {', '.join(map(str, steps))}" if steps else " another step"
+        rest = "" if identity.step is None else f" and the others {identity.step}"
+        return f"{_listed(odd)} {_verb(odd, 'says', 'say')}{said}{rest}"
+    silent = identity.of(Source.NONE)
+    if silent:
+        return f"nothing says which step {_listed(silent)} {_verb(silent, 'is', 'are')} of"
+    peers = identity.of(Source.PEERS)
+    if peers:
+        verb = _verb(peers, "is", "are")
+        return f"only data positions say which step {_listed(peers)} {verb} of"
+    if named is not None and identity.step != named:
+        return f"every file says step {identity.step} and the name {named}"
+    if len(identity.runs) > 1:
+        return f"every file says step {identity.step}, but they name {len(identity.runs)} runs"
+    doubts = {_DOUBTS[f.check] for f in work.report.findings if f.check in _DOUBTS}
+    if doubts:
+        return f"every file says step {identity.step}, but {' and '.join(sorted(doubts))}"
+    return ""
+
+
+def _verb(files: tuple[str, ...], one: str, many: str) -> str:
+    return one if len(files) == 1 else many
+
+
+def _listed(files: tuple[str, ...]) -> str:
+    if len(files) > _MOST_NAMED:
+        return f"{files[0]} and {len(files) - 1} other files"
+    return ", ".join(files)
