@@ -32,7 +32,8 @@ def stale(context: Context, _: None) -> Iterator[Hit]:
             )
         return
     for one in found.evidence.neighbours:
-        if one.saved_as_one and one.unlike and one.step != declared and saved != declared:
+        other = one.step != declared and (one.step is not None or declared is None)
+        if one.saved_as_one and one.unlike and other and saved != declared:
             yield Hit(
                 f"{one.name} has the metadata of the same save "
                 f"({context.checkpoint.identity.save_id}), and other files",

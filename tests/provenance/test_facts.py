@@ -22,12 +22,11 @@ from ckptctl.comparison.consequences import (
     standard_facts,
 )
 from ckptctl.errors import MalformedData, Refused, UsageError
-from ckptctl.formats.dcp import reader as dcp
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.run_facts import config_digest, flatten, same
 from ckptctl.operations.diff.diff import diff
 from ckptctl.operations.diff.structure import compare_facts
-from ckptctl.operations.find import split
+from ckptctl.operations.find import locate, read_checkpoint
 from ckptctl.operations.provenance.facts import Facts, facts_of, with_given
 from ckptctl.operations.provenance.facts_file import read_identity
 from ckptctl.protocol import read_manifest
@@ -211,13 +210,9 @@ def test_without_the_package_the_remedy_is_named(copy: Callable[..., Path], tmp_
 
 
 def gather(path: Path) -> Facts:
-    """Gather the facts of a checkpoint opened through the directory it lies in, or the one above."""
-    parent, name = split(str(path))
-    if name in ("model_and_optim", "optimizer_0", "pytorch_model_fsdp_0"):
-        parent, above = split(parent)
-        name = f"{above}/{name}"
-    store = open_store(parent)
-    found = facts_of(store, name, dcp.read(store, name))
+    """Gather the facts of a checkpoint opened through the directory it lies in."""
+    store, (place,) = locate(str(path), open_store)
+    found = facts_of(store, place.path, read_checkpoint(store, place))
     assert found.problems == ()
     return found
 
@@ -246,11 +241,11 @@ SAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"mesh.data": 4},
         {"step": 8, "tokens": 512, "scheduler_step": 8, "optimizer_step": 8},
     ),
-    "hf/trainer_fsdp2_sharded/checkpoint-6/pytorch_model_fsdp_0": (
+    "hf/trainer_fsdp2_sharded/checkpoint-6": (
         {"world_size": 2, "config.max_steps": 6, "config.train_batch_size": 2},
-        {"step": 6, "epoch": 0.375},
+        {"step": 6, "epoch": 0.375, "optimizer_step": 6},
     ),
-    "hf/trainer_fsdp1_sharded/checkpoint-4/optimizer_0": (
+    "hf/trainer_fsdp1_sharded/checkpoint-4": (
         {"world_size": 2, "config.num_train_epochs": 1},
         {"step": 4, "epoch": 0.25, "optimizer_step": 4},
     ),
@@ -258,7 +253,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"config.lr": 0.01, "config.hidden": 16, "packages.lightning": "2.6.6"},
         {"step": 4, "epoch": 0, "batches": 4, "batches_in_epoch": 4, "optimizer_step": 4},
     ),
-    "olmo_core/fsdp2_w2/step6/model_and_optim": (
+    "olmo_core/fsdp2_w2/step6": (
         {
             "world_size": 2, "seed": 0, "dataset": "abc", "config.model.d": 16,
             "format.version": "3.0.0", "data_loader.dataset_type": "fsl", "config.max_steps": 6,

@@ -18,7 +18,7 @@ from ckptctl.errors import CkptctlError, MalformedData, NotFound, StorageError
 from ckptctl.formats.items.crc_summary import Print, print_of, says_something
 from ckptctl.model.checkpoint import File
 from ckptctl.model.manifest import MANIFEST, Manifest
-from ckptctl.model.names import CheckpointName, parse_name
+from ckptctl.model.names import CheckpointName, parse_name, steps_of
 from ckptctl.operations.find import Place, place_at, split
 from ckptctl.operations.provenance.collect import Plan, Spot
 from ckptctl.operations.provenance.compare_items import closely
@@ -72,8 +72,11 @@ def siblings(store: Store, place: Place) -> Iterator[Sibling]:
     above, _, own_name = place.path.rpartition("/")
     own = named_part(store, place)[1]
     found: list[tuple[CheckpointName, str]] = []
-    for entry in store.entries(above):
-        name = parse_name(entry.name)
+    entries = store.entries(above)
+    names = [parse_name(entry.name) for entry in entries]
+    if own is not None and parse_name(own_name).step is None:  # only siblings tell its step
+        names = steps_of([entry.name for entry in entries])
+    for entry, name in zip(entries, names, strict=True):
         # a link is another name of a checkpoint and no other checkpoint
         other = entry.kind == "directory" and entry.target is None and entry.name != own_name
         if other and not name.staging and not entry.name.startswith(("ckptctl.", ".")):
