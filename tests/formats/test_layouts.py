@@ -287,6 +287,10 @@ BUILT: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, int | None]]]] = {
         ("step-6/model.safetensors", "step-6/ckpt_6.pt"),
         steps("safetensors", "step-{}", 6),
     ),
+    "a DCP directory with files of the Trainer": (
+        ("checkpoint-6/.metadata", "checkpoint-6/trainer_state.json", "checkpoint-6/rng_state.pth"),
+        steps("dcp", "checkpoint-{}", 6),
+    ),
     "numbered models": (
         ("model000900.pt", "model001000.pt", "opt000900.pt", "opt001000.pt", "ema_0.99_001000.pt"),
         {"model000900.pt": ("torch", 900), "model001000.pt": ("torch", 1000)},

@@ -22,6 +22,7 @@ from ckptctl.comparison.consequences import (
     standard_facts,
 )
 from ckptctl.errors import MalformedData, Refused, UsageError
+from ckptctl.formats.dcp import reader as dcp
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.run_facts import config_digest, flatten, same
 from ckptctl.operations.diff.diff import diff

@@ -41,6 +41,8 @@ def _is_one(folder: Folder) -> Sure | None:
     """Tell whether names are those of one checkpoint, and how surely."""
     if folder.suffixes.isdisjoint(_SUFFIXES) and not folder.folders:
         return None
+    if not folder.suffixes.isdisjoint(("metadata", "distcp")):
+        return None  # a DCP directory with the Trainer's files beside its own
     if any(_NUMBERED.fullmatch(name) or _COUNTED.fullmatch(name) for name in folder.folders):
         return None  # the directory of a run, which has a trainer_state.json of its own
     own = [name for name in folder.files if _TRAINER.fullmatch(name) or _ACCELERATE.fullmatch(name)]
