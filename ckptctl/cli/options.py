@@ -11,7 +11,7 @@ import typer
 from ckptctl.cli.output.json import to_json
 from ckptctl.cli.output.text import Screen, safe
 from ckptctl.errors import Refused, UsageError
-from ckptctl.operations.find import Place, locate
+from ckptctl.operations.find import Place, locate, not_read
 from ckptctl.storage import WritableStore, open_writable
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -29,7 +29,7 @@ def open_one(url: str) -> tuple[WritableStore, Place]:
         )
     place = places[0]
     if not place.readable:
-        raise Refused(f"{url}: {place.format or 'no format'} is not read by this release")
+        raise Refused(f"{url}: {not_read(place)}")
     return store, place
 
 
