@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypeAlias
+
 from ckptctl.checks import completeness, content, files, items, mapping, metadata, records, values
 from ckptctl.checks import provenance as identity
 from ckptctl.checks.base import Check
@@ -30,16 +33,21 @@ VALUE_CHECKS = values.CHECKS
 IDENTITY_CHECKS = identity.CHECKS
 """Asked of what all files were found to say of step and run."""
 
-CHECKS: tuple[Check[None] | Check[ItemSeen], ...] = (
-    *STRUCTURE_CHECKS,
-    *AUDIT_CHECKS,
-    *ITEM_CHECKS,
-    *DIGEST_CHECKS,
-    *VALUE_CHECKS,
-    *IDENTITY_CHECKS,
-)
+AnyCheck: TypeAlias = Check[None] | Check[ItemSeen]
+
+TABLE: Mapping[str, tuple[AnyCheck, ...]] = {
+    "structure": STRUCTURE_CHECKS,
+    "completeness": AUDIT_CHECKS,
+    "items": ITEM_CHECKS,
+    "digests": DIGEST_CHECKS,
+    "values": VALUE_CHECKS,
+    "identity": IDENTITY_CHECKS,
+}
+"""The checks by what has to be known before they can be asked, in that order."""
+
+CHECKS: tuple[AnyCheck, ...] = tuple(check for row in TABLE.values() for check in row)
 
 
-def by_id() -> dict[str, Check[None] | Check[ItemSeen]]:
+def by_id() -> dict[str, AnyCheck]:
     """Return all checks by their id."""
     return {check.id: check for check in CHECKS}

@@ -31,7 +31,7 @@ def others(found: Assessment, step: int) -> str:
     """Say what the other files vote."""
     by_step: dict[int, list[str]] = {}
     silent: list[str] = []
-    for one in found.identity.standings if found.identity.step is not None else ():
+    for one in found.identity.files if found.identity.step is not None else ():
         if not one.steps:
             silent.append(one.file)
         elif one.steps[0] != step:

@@ -23,8 +23,9 @@ class Shared:
     """Progress that several threads report to."""
 
     def __init__(self, progress: Progress | None = None) -> None:
-        """Pass everything on to ``progress``, one call at a time."""
+        """Pass everything on to ``progress``, one call at a time; ``done`` counts the bytes."""
         self._progress, self._lock = progress or Silent(), Lock()
+        self.done = 0
 
     def start(self, label: str, total: int) -> None:
         """Begin a piece of work of so many bytes."""
@@ -33,6 +34,7 @@ class Shared:
     def advance(self, count: int) -> None:
         """So many more bytes are done."""
         with self._lock:
+            self.done += count
             self._progress.advance(count)
 
     def finish(self) -> None:

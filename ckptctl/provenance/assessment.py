@@ -12,7 +12,7 @@ from ckptctl.model.names import parse_name
 from ckptctl.model.seal import Seal
 from ckptctl.provenance.consensus import Consensus, Dissent, Support, consensus, dissents
 from ckptctl.provenance.counters import Stamp
-from ckptctl.provenance.evidence import Evidence, Identity, Source, Standing
+from ckptctl.provenance.evidence import Evidence, FileStep, Identity, Source
 from ckptctl.provenance.peers import PeerView, keeps_pace, odd_times, peer_views, supports
 from ckptctl.provenance.similarity import Alike, Home, Proof, Tie, compare, home_of
 
@@ -160,7 +160,7 @@ class Assessment:
         if manifest is not None and manifest.step is not None:
             promised = {record.path for record in manifest.files}
             stands = [
-                Standing(path, Source.RECORDED, (manifest.step,))
+                FileStep(path, Source.RECORDED, (manifest.step,))
                 for path in self.evidence.files
                 if path in promised
             ]
@@ -169,7 +169,7 @@ class Assessment:
         marked = {mark.file for mark in self.evidence.runs}
         runs = tuple(sorted({mark.text for mark in self.evidence.runs}))
         one_run = len(files) == 1 or (len(runs) == 1 and marked >= set(files))
-        return Identity(self.step, tuple(map(self._standing, files)), one_run, runs)
+        return Identity(self.step, tuple(map(self._step_of, files)), one_run, runs)
 
     @cached_property
     def _stamps(self) -> dict[str, list[Stamp]]:
@@ -182,20 +182,20 @@ class Assessment:
     def _against(self) -> dict[str, Dissent]:
         return {dissent.file: dissent for dissent in self.dissents}
 
-    def _standing(self, path: str) -> Standing:
+    def _step_of(self, path: str) -> FileStep:
         stamps = self._stamps.get(path, ())
         views = self.views.get(path, ())
         if path in self._against:
-            return Standing(path, Source.AT_ODDS, (self._against[path].step,))
+            return FileStep(path, Source.AT_ODDS, (self._against[path].step,))
         good = sorted({stamp.step for stamp in stamps if self.common.agrees(stamp)})
         if good:
-            return Standing(path, Source.COUNTED, tuple(good))
+            return FileStep(path, Source.COUNTED, tuple(good))
         if any(view.outlier and view.moves for view in views):
             worth = [round(v.estimate) for v in views if v.outlier and v.estimate is not None]
-            return Standing(path, Source.AT_ODDS, tuple(worth[:1]))
+            return FileStep(path, Source.AT_ODDS, tuple(worth[:1]))
         if self.step is not None and any(keeps_pace(view, self.step) for view in views):
-            return Standing(path, Source.PEERS, (self.step,))
-        return Standing(path, Source.NONE)
+            return FileStep(path, Source.PEERS, (self.step,))
+        return FileStep(path, Source.NONE)
 
 
 def written(seconds: float) -> str:

@@ -86,7 +86,7 @@ class Source(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FileStep:
     """What is known of one file: the step it is of as far as it says so, and how that is known."""
 
     file: str
@@ -103,16 +103,16 @@ class Identity:
     """
 
     step: int | None = None
-    standings: tuple[Standing, ...] = ()
+    files: tuple[FileStep, ...] = ()
     one_run: bool = False
     runs: tuple[str, ...] = ()
 
     def of(self, source: Source) -> tuple[str, ...]:
         """Name the files that are known in this way."""
-        return tuple(one.file for one in self.standings if one.source is source)
+        return tuple(one.file for one in self.files if one.source is source)
 
     @property
     def agreed(self) -> bool:
         """True if every file states one step by itself."""
         good = (Source.COUNTED, Source.RECORDED)
-        return bool(self.standings) and all(one.source in good for one in self.standings)
+        return bool(self.files) and all(one.source in good for one in self.files)

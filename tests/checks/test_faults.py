@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from ckptctl.checks import CHECKS, DIGEST_CHECKS, ITEM_CHECKS, STRUCTURE_CHECKS, Context, by_id
+from ckptctl.checks.registry import TABLE
 from ckptctl.formats.safetensors import reader as safetensors
 from ckptctl.model.checkpoint import Checkpoint, Fault, FaultKind, File, Item
 from ckptctl.model.finding import Finding, Location
@@ -58,3 +60,8 @@ def test_what_safetensors_reports_of_its_index_reaches_a_check(tmp_path: Path) -
     found = {f.check: f for check in STRUCTURE_CHECKS for f in check.ask(context, None)}
     assert found["missing-file"].where.file == "model-2.safetensors"
     assert found["missing-entry"].where.fqn == "gone"
+
+
+def test_each_check_has_one_place_in_the_table() -> None:
+    placed = Counter(check.id for row in TABLE.values() for check in row)
+    assert placed == dict.fromkeys(by_id(), 1)

@@ -417,7 +417,7 @@ def test_a_suspect_checkpoint_in_words_and_codes(runs: Path, tmp_path: Path) -> 
     assert run_cli("verify", target, "--fail-on", "warning").code == 10
     found = run_cli("verify", target, "--json").json()["checkpoints"][0]
     assert found["verdict"] == "suspect"
-    assert {s["file"]: s["source"] for s in found["identity"]["standings"]} == {
+    assert {s["file"]: s["source"] for s in found["identity"]["files"]} == {
         "__0_0.distcp": "nothing says it",
         "__1_0.distcp": "at odds with the rest",
         "__2_0.distcp": "counted",

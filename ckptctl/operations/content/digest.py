@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from threading import Lock
 
 from ckptctl.errors import MalformedData, NotFound, Refused
 from ckptctl.formats.items.storage import decode, look
@@ -24,7 +23,7 @@ from ckptctl.model.geometry import Shape
 from ckptctl.model.observation import RecordSeen
 from ckptctl.operations.content.open import Opened
 from ckptctl.operations.content.tensors import BLOCK, TensorSource
-from ckptctl.operations.progress import Progress, Silent
+from ckptctl.operations.progress import Progress, Shared
 from ckptctl.operations.verify.options import Options
 from ckptctl.storage import Reader
 
@@ -93,21 +92,15 @@ def digest_content(
     entries = opened.checkpoint.entries
     tensors = [e for n, e in entries.items() if isinstance(e, TensorEntry) and wanted(n)]
     values = [n for n, e in entries.items() if isinstance(e, ObjectEntry) and objects and wanted(n)]
-    progress = progress or Silent()
-    lock = Lock()
-
-    def tick(count: int) -> None:
-        with lock:
-            progress.advance(count)
-
-    progress.start(opened.url, sum(map(bytes_of, tensors)))
+    shared = Shared(progress)
+    shared.start(opened.url, sum(map(bytes_of, tensors)))
     order = sorted(tensors, key=bytes_of, reverse=True)
     try:
         with (
             opened.source() as source,
             ThreadPoolExecutor(workers or Options().workers) as pool,
         ):
-            rows = list(pool.map(lambda entry: _tensor(source, entry, tick), order))
+            rows = list(pool.map(lambda entry: _tensor(source, entry, shared.advance), order))
             items = [item for fqn in values for item in source.items_of(fqn)]
             found = list(pool.map(lambda item: _object(source, item), items))
             found += [
@@ -116,7 +109,7 @@ def digest_content(
                 if n in opened.checkpoint.values
             ]
     finally:
-        progress.finish()
+        shared.finish()
     rows.sort(key=lambda row: row.fqn)
     found.sort(key=lambda row: (row.fqn, -1 if row.rank is None else row.rank))
     return Content(

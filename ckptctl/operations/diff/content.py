@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from threading import Lock
 
 from ckptctl.comparison.difference import ContentResult, ContentRow, Verdict, consequence_in
 from ckptctl.errors import MalformedData, NothingThere, Refused, StorageError
@@ -24,7 +23,7 @@ from ckptctl.operations.content.tensors import TensorSource
 from ckptctl.operations.diff.objects import SMALL, compare_decoded, compare_objects, decoded
 from ckptctl.operations.diff.structure import component_in, same_boxes
 from ckptctl.operations.diff.values import Interpreted, compare_values
-from ckptctl.operations.progress import Progress, Silent
+from ckptctl.operations.progress import Progress, Shared
 
 FILE_DIGEST, CRC, DIGEST = "file digest", "CRC-32", "content digest"
 UNREAD = "only reading would tell"
@@ -75,8 +74,7 @@ class Comparer:
         """Take both sides; ``quick`` reads no payload, ``values`` says how the numbers differ."""
         self._a, self._b = a, b
         self._quick, self._values = quick, values
-        self._progress, self._lock = progress or Silent(), Lock()
-        self._read = 0
+        self._progress = Shared(progress)
 
     def run(self, pairs: list[tuple[str, str]], *, workers: int) -> ContentResult:
         """Compare all pairs; damage of one is its row's problem."""
@@ -87,7 +85,7 @@ class Comparer:
                 tensors.append((one, other))
             elif not any(isinstance(entry, TensorEntry) for entry in kinds):
                 objects.append((one, other))
-        self._progress.start("comparing", sum(self._size(one) for one, _ in tensors))
+        self._progress.start("comparing", 2 * sum(self._size(one) for one, _ in tensors))
         order = sorted(tensors, key=lambda pair: -self._size(pair[0]))
         try:
             with ThreadPoolExecutor(workers) as pool:
@@ -110,7 +108,7 @@ class Comparer:
             sum(row.verdict is Verdict.EQUAL and not row.tensor for row in rows),
             len(tensors),
             len(objects),
-            self._read,
+            self._progress.done,
         )
 
     def _size(self, fqn: str) -> int:
@@ -120,11 +118,6 @@ class Comparer:
     def _row(self, one: str, other: str, verdict: Verdict, how: str = "") -> ContentRow:
         component = component_in(self._a.checkpoint, one)
         return ContentRow(one, other, component, verdict, how, consequence_in(component))
-
-    def _tick(self, count: int) -> None:
-        with self._lock:
-            self._read += count
-            self._progress.advance(count // 2)  # both sides are read
 
     def _tensor(self, pair: tuple[str, str]) -> ContentRow:
         one, other = pair
@@ -160,13 +153,13 @@ class Comparer:
         return replace(row, verdict=Verdict.EQUAL if equal else Verdict.DIFFERS, how=DIGEST)
 
     def _measure(self, a: TensorEntry, b: TensorEntry) -> Interpreted | None:
-        return compare_values(self._a.source, a, self._b.source, b, self._tick)
+        return compare_values(self._a.source, a, self._b.source, b, self._progress.advance)
 
     def _digest(self, source: TensorSource, fqn: str) -> str:
         hasher = Hasher()
         for block in source.read(fqn):
             hasher.update(block)
-            self._tick(len(block))
+            self._progress.advance(len(block))
         return hasher.text()
 
     def _unread(self, a: TensorEntry, b: TensorEntry) -> tuple[Verdict, str] | None:

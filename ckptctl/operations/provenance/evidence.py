@@ -68,7 +68,7 @@ def _receipts(located: Located, context: Context, gaps: list[Gap]) -> list[Recei
 def coverage_of(context: Context) -> list[Coverage]:
     """Say for how many files something tells their step, and name the others."""
     identity = context.assessment.identity
-    files = identity.standings
+    files = identity.files
     silent = identity.of(Source.NONE)
     verb = "is" if len(silent) == 1 else "are"
     reason = f"nothing says which step {_listed(silent)} {verb} of"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from threading import Lock
 from uuid import uuid4
 
 from ckptctl.errors import Conflict, MalformedData, NotFound, Refused, StorageError
@@ -14,7 +13,7 @@ from ckptctl.formats.base import MetadataWriter
 from ckptctl.formats.items.scan import block_of
 from ckptctl.hashing import Hasher, algorithm_of
 from ckptctl.model.manifest import MANIFEST, FileRecord, decode
-from ckptctl.operations.progress import Progress
+from ckptctl.operations.progress import Progress, Shared
 from ckptctl.operations.publish.actor import actor, now
 from ckptctl.operations.reshard.write import FileUnit, HashedUpload, copy_beside, nobody, write_file
 from ckptctl.protocol.read import join
@@ -147,34 +146,31 @@ def write_files(
     executor: Executor | None = None,
 ) -> None:
     """Write all files that are not finished yet, each noted as it is."""
-    lock = Lock()
-
-    def tick(count: int) -> None:
-        with lock:
-            progress.advance(count)
-
+    shared = Shared(progress)
     waiting = [unit for unit in units if unit.file.path not in target.done]
-    progress.start(target.url, sum(unit.file.size for unit in waiting))
+    shared.start(target.url, sum(unit.file.size for unit in waiting))
     pool = executor or ThreadPoolExecutor(workers)
     futures: list[Future[FileRecord]] = []
     try:
         for unit in sorted(waiting, key=lambda unit: -unit.file.size):
             if executor is None:
                 futures.append(
-                    pool.submit(write_file, unit, source=source, target=target.store, tick=tick)
+                    pool.submit(
+                        write_file, unit, source=source, target=target.store, tick=shared.advance
+                    )
                 )
             else:  # perhaps in another process: stores and progress do not go there
                 futures.append(pool.submit(write_file, unit))
         for future in as_completed(futures):
             target.finish(future.result())
             if executor is not None:
-                tick(future.result().size)
+                shared.advance(future.result().size)
     finally:
         for future in futures:
             future.cancel()
         if executor is None:
             pool.shutdown()
-        progress.finish()
+        shared.finish()
 
 
 def write_beside(target: Target, plan: Plan, source: Store, base: str) -> None:

@@ -54,13 +54,11 @@ def _committed(manifest: Manifest) -> str:
 def why_unverified(work: Work, identity: Identity) -> str:
     """Say what is missing for a file's step to be known; empty where every file says one step."""
     named = work.located.place.name.step
-    if not identity.standings:
+    if not identity.files:
         return "nothing says which step it is of"
     odd = identity.of(Source.AT_ODDS)
     if odd:
-        steps = sorted(
-            {one.steps[0] for one in identity.standings if one.file in odd and one.steps}
-        )
+        steps = sorted({one.steps[0] for one in identity.files if one.file in odd and one.steps})
         said = f" step {', '.join(map(str, steps))}" if steps else " another step"
         rest = "" if identity.step is None else f" and the others {identity.step}"
         return f"{_listed(odd)} {_verb(odd, 'says', 'say')}{said}{rest}"
