@@ -185,6 +185,14 @@ class Diff:
     content: ContentResult
     quick: bool = False
 
+    @property
+    def nothing(self) -> bool:
+        """True if there was nothing to compare: no key on either side, or none that was asked for."""
+        if not (self.a.keys or self.b.keys):
+            return True
+        keys = self.structure.keys or self.structure.added
+        return not (keys or self.identity or self.compared_facts or self.progress)
+
     def consequences(self) -> Iterator[Consequence]:
         """Yield what each difference brings about; a fact that only one side records is none."""
         yield from (fact.consequence for fact in self.identity if not fact.only)

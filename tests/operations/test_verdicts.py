@@ -100,6 +100,52 @@ class TestNothingExamined:
         assert look(path).verdict is Verdict.FINDINGS
 
 
+class TestNothingCompared:
+    """Nothing is equal to nothing, which is no answer."""
+
+    def test_two_checkpoints_without_keys(self, save: Save) -> None:
+        one, other = save({}, "a/step-1"), save({}, "b/step-1")
+        ended = ckptctl("diff", one, other)
+        assert ended.code == 4
+        last = ended.stdout.splitlines()[-1]
+        assert last == "nothing compared: neither holds a key"
+
+    def test_patterns_that_match_nothing(self) -> None:
+        one, other = FIXTURES / "fsdp2" / "step-8", FIXTURES / "fsdp2" / "step-12"
+        ended = ckptctl("diff", one, other, "--only", "nosuch*", "--quiet")
+        assert ended.code == 4
+        assert "nothing compared" in ended.stdout
+        assert "the same" not in ended.stdout.splitlines()[-1]
+
+    def test_one_that_holds_nothing_differs_from_one_that_does(self, save: Save) -> None:
+        ended = ckptctl("diff", save({}, "step-1"), save({"step": 1}, "step-2"), "--quiet")
+        assert ended.code == 10
+
+    def test_a_digest_over_nothing(self, save: Save) -> None:
+        ended = ckptctl("digest", save({}))
+        assert ended.code == 4
+        assert "xxh3" not in ended.stdout
+        assert "nothing to digest" in ended.stderr
+
+    def test_a_digest_of_keys_that_are_not_there(self) -> None:
+        path = FIXTURES / "fsdp2" / "step-12"
+        ended = ckptctl("digest", path, "--only", "nosuch*", "--json")
+        assert ended.code == 4
+        assert "xxh3" not in ended.stdout
+        assert ckptctl("digest", path, "--only", "model.*").code == 0
+
+    def test_a_conversion_of_no_tensor(self, save: Save, tmp_path: Path) -> None:
+        out = tmp_path / "out.safetensors"
+        said = refused("convert", save({"step": 3}), "--to", "safetensors", "--out", out)
+        assert "no tensor" in said
+        assert not out.exists()
+
+    def test_a_reshard_of_nothing(self, save: Save, tmp_path: Path) -> None:
+        ended = ckptctl("reshard", save({}), "--world-size", "2", "--out", tmp_path / "out")
+        assert ended.code == 5
+        assert "no keys" in ended.stderr
+
+
 class TestWhatASelectionAsks:
     """One check is enough, if it has something to ask."""
 

@@ -68,9 +68,9 @@ def diff_command(
     if json:
         fields: dict[str, object] = {"differs": fails, "fail_on": fail_on.value, "diff": result}
         sys.stdout.write(to_json("ckptctl/diff/1", fields) + "\n")
-    elif fails or unknown or not quiet:
+    elif fails or unknown or result.nothing or not quiet:
         render_diff(result, Screen(sys.stdout))
     if fails:
         raise typer.Exit(FINDINGS)
-    if unknown:
+    if unknown or result.nothing:
         raise typer.Exit(UNFINISHED)

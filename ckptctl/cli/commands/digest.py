@@ -10,6 +10,7 @@ import typer
 from ckptctl.cli.options import Json, Quiet, emit
 from ckptctl.cli.output.progress import progress
 from ckptctl.cli.output.text import Screen, columns, plural, safe, size
+from ckptctl.exit_codes import ExitCode
 from ckptctl.operations.content.digest import Content, digest_content
 from ckptctl.operations.content.open import open_tensors
 
@@ -53,6 +54,9 @@ def digest_command(
         sys.stderr.write(f"ckptctl: {safe(problem)}\n")
     if problems:
         raise typer.Exit(_FINDINGS_CODE)
+    if content.nothing:
+        sys.stderr.write(f"ckptctl: {safe(opened.url)}: nothing to digest: no key is chosen\n")
+        raise typer.Exit(ExitCode.STORAGE_FAILED)
 
 
 def render(content: Content, screen: Screen, *, summary: bool) -> None:
@@ -73,8 +77,13 @@ def render(content: Content, screen: Screen, *, summary: bool) -> None:
         for line in columns(rows):
             screen.line("".join(line))
     total = sum(row.size for row in content.tensors)
-    for digest, what in (
-        (content.tensors_digest, f"{plural(len(content.tensors), 'tensor')}, {size(total)}"),
-        (content.objects_digest, plural(len(content.objects), "object")),
+    for digest, count, what in (
+        (
+            content.tensors_digest,
+            len(content.tensors),
+            f"{plural(len(content.tensors), 'tensor')}, {size(total)}",
+        ),
+        (content.objects_digest, len(content.objects), plural(len(content.objects), "object")),
     ):
-        screen.line(screen.paint(f"{digest or 'no digest over all'}  {what}", "bold"))
+        none = "no digest over all" if count else "no digest"
+        screen.line(screen.paint(f"{digest or none}  {what}", "bold"))

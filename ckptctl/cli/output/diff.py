@@ -59,6 +59,9 @@ def _side(side: SideSeen) -> str:
 
 def _answer(found: Diff, screen: Screen) -> str:
     worst = min(found.consequences(), key=lambda one: one.rank, default=None)
+    if worst is None and found.nothing:
+        why = "neither holds a key" if not found.a.keys else "no key or fact is one that was chosen"
+        return screen.paint(f"nothing compared: {why}", "yellow", "bold")
     problems = len(found.content.problems)
     unread = found.content.unread
     if worst is not None:

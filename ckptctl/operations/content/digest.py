@@ -54,7 +54,7 @@ class ObjectDigest:
 class Content:
     """The fingerprint of a checkpoint: ``tensors_digest`` is over names, dtypes, shapes, digests.
 
-    Both digests over all are empty where one of the parts has none.
+    Both digests over all are empty where one of the parts has none, and where there are no parts.
     """
 
     checkpoint: str
@@ -62,6 +62,11 @@ class Content:
     objects: tuple[ObjectDigest, ...]
     tensors_digest: str
     objects_digest: str
+
+    @property
+    def nothing(self) -> bool:
+        """True if there was nothing to digest, which is equal to nothing."""
+        return not (self.tensors or self.objects)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -129,12 +134,13 @@ def bytes_of(entry: TensorEntry) -> int:
 
 
 def _over(lines: Iterable[str | None]) -> str:
-    hasher = Hasher()
+    hasher, nothing = Hasher(), True
     for line in lines:
         if line is None:
             return ""
         hasher.update(line.encode("utf-8", "surrogatepass") + b"\n")
-    return hasher.text()
+        nothing = False
+    return "" if nothing else hasher.text()
 
 
 def _tensor(source: TensorSource, entry: TensorEntry, tick: Callable[[int], None]) -> TensorDigest:

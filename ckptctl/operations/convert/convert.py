@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ckptctl.errors import Findings, StorageError, UsageError
+from ckptctl.errors import Findings, Refused, StorageError, UsageError
 from ckptctl.formats.items.casting import CASTABLE
+from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.finding import Severity
 from ckptctl.operations.content.digest import ObjectDigest, TensorDigest, digest_content
 from ckptctl.operations.content.open import Opened, open_tensors
@@ -52,6 +53,9 @@ def convert(
     writer = {"safetensors": to_safetensors, "torch": to_torch, "dcp": to_dcp}.get(to)
     if writer is None:
         raise UsageError(f"--to takes one of {', '.join(FORMATS)}, not {to!r}")
+    entries = opened.checkpoint.entries
+    if to == "safetensors" and not any(isinstance(entries[fqn], TensorEntry) for fqn in names):
+        raise Refused(f"{url}: it holds no tensor, and safetensors hold nothing else")
     with opened.source() as source:
         reading = Reading(source, progress or Silent())
         result, tensors = writer(opened, out, names, options, reading, left_out)
@@ -113,7 +117,7 @@ def _prove(
     wrong += [name for name in found if name not in expected]
     objects = {row.fqn: row.digest for row in content.objects}
     wrong += [name for name, digest in reading.objects.items() if objects.get(name) != digest]
-    if wrong or written.serious or not content.tensors_digest:
+    if wrong or written.serious or bool(content.tensors and not content.tensors_digest):
         raise Findings(
             f"{result.out}: what was written is not what was read ({', '.join(wrong[:4])}): do "
             "not use it, and look at the storage"
