@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ckptctl.formats.base import Layout, Reads, StateSeen
-from ckptctl.formats.claims import missing
 from ckptctl.formats.dcp import reader
 from ckptctl.formats.layouts.dcp import Dcp
 from ckptctl.formats.parts import Read, below, unite
@@ -36,16 +35,51 @@ class Part:
     role: str = ""
 
 
-class Composite(Layout):
-    """A layout with DCP directories as parts; ``companions`` are files that have to lie beside.
+class Accompanied(Layout):
+    """A layout whose trainer needs files beside the tensors."""
 
-    ``per_rank`` are templates of files that each rank has to have, as many as wrote shards.
-    """
+    def beside(self, store: Store, base: str, files: Mapping[str, File]) -> Mapping[str, str]:
+        """Return the files that have to lie beside the tensors, and what is lost without each."""
+        return {}
+
+    def absent(self, store: Store, base: str, files: Mapping[str, File]) -> list[Fault]:
+        """Return a fault for each of them that is not there."""
+        return [
+            Fault(FaultKind.MISSING_FILE, "it is not there", Location(file=name), loss)
+            for name, loss in self.beside(store, base, files).items()
+            if name not in files
+        ]
+
+
+class AccompaniedDcp(Accompanied, Dcp):
+    """A DCP directory whose trainer needs files beside the shards."""
+
+    def read(self, store: Store, base: str, files: Mapping[str, File]) -> Checkpoint:
+        """Read the metadata, and say which companions are not there."""
+        found = super().read(store, base, files)
+        more = self.absent(store, base, files) if found.readable else []
+        return replace(found, faults=(*found.faults, *more))
+
+    def state(
+        self,
+        store: Store,
+        base: str,
+        files: Mapping[str, File],
+        known: MutableMapping[object, object],
+        *,
+        check: bool,
+    ) -> StateSeen:
+        """Compare sizes with the metadata, then look for companions."""
+        seen = super().state(store, base, files, known, check=check)
+        absent = self.absent(store, base, files) if seen.state is State.COMPLETE else []
+        return _incomplete(absent) if absent else seen
+
+
+class Composite(Accompanied):
+    """A layout with DCP directories as parts."""
 
     reads = Reads.WHOLE
     parts: tuple[Part, ...] = ()
-    companions: tuple[str, ...] = ()
-    per_rank: tuple[str, ...] = ()
 
     def directories(self, files: Iterable[str]) -> dict[str, Part]:
         """Return the parts that are there, by the names of their directories."""
@@ -58,7 +92,7 @@ class Composite(Layout):
         """Shards and metadata are files."""
         return reader.must_be_file(path)
 
-    def needed(self, files: Mapping[str, File]) -> tuple[Part, ...]:  # noqa: ARG002
+    def needed(self, files: Mapping[str, File]) -> tuple[Part, ...]:
         """Return the parts that have to be there; all, where names do not tell otherwise."""
         return self.parts
 
@@ -83,6 +117,7 @@ class Composite(Layout):
             )
             for name, part in there.items()
         ]
+        faults += self.absent(store, base, files) if there else []
         return unite(reader.NAME, files, found, faults)
 
     def metadata(self, files: Iterable[str]) -> list[str]:
@@ -115,19 +150,18 @@ class Composite(Layout):
             seen = _DCP.state(store, at, below(files, name), known, check=check)
             if seen.state is not State.COMPLETE:
                 return StateSeen(seen.state, f"{name}: {seen.reason}")
-        for name in self.beside(files):
-            if name not in files:
-                return StateSeen(State.INCOMPLETE, f"{name} is not there")
-        return StateSeen(State.COMPLETE)
+        absent = self.absent(store, base, files)
+        return _incomplete(absent) if absent else StateSeen(State.COMPLETE)
 
-    def beside(self, files: Mapping[str, File]) -> list[str]:
-        """Return the files that have to lie beside the parts, as far as names tell."""
-        shards = {rank_of(path) for path in files if reader.is_shard(path)}
-        count = max((rank for rank in shards if rank is not None), default=-1) + 1
-        return [
-            *self.companions,
-            *(name for form in self.per_rank for name in missing(set(), form, count)),
-        ]
+
+def ranks_of(files: Iterable[str]) -> int:
+    """Return how many ranks wrote shards, by their names."""
+    ranks = {rank_of(path) for path in files if reader.is_shard(path)}
+    return max((rank for rank in ranks if rank is not None), default=-1) + 1
+
+
+def _incomplete(absent: list[Fault]) -> StateSeen:
+    return StateSeen(State.INCOMPLETE, f"{absent[0].where.file} is not there")
 
 
 def _role(name: str, part: Part) -> str:

@@ -291,6 +291,19 @@ BUILT: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, int | None]]]] = {
         ("checkpoint-6/.metadata", "checkpoint-6/trainer_state.json", "checkpoint-6/rng_state.pth"),
         steps("dcp", "checkpoint-{}", 6),
     ),
+    "shards under a name of Lightning's": (
+        ("step=6.ckpt/.metadata", "mine.ckpt/.metadata"),
+        {"step=6.ckpt": ("lightning-dcp", 6), "mine.ckpt": ("dcp", None)},
+    ),
+    "shards with a common file of one's own": (
+        (
+            "step-6/.metadata",
+            "step-6/common.pt",
+            "iter_0000007/.metadata",
+            "iter_0000007/common.pt",
+        ),
+        {"step-6": ("dcp", 6), "iter_0000007": ("megatron", 7)},
+    ),
     "numbered models": (
         ("model000900.pt", "model001000.pt", "opt000900.pt", "opt001000.pt", "ema_0.99_001000.pt"),
         {"model000900.pt": ("torch", 900), "model001000.pt": ("torch", 1000)},
@@ -465,6 +478,30 @@ def test_what_names_promise_and_is_not_there(case: str, tmp_path: Path) -> None:
     names, expected = LACKS[case]
     claim = only(put(tmp_path / "run", *names))
     assert (claim.lacks, claim.name.step or claim.number) == (expected, 2)
+
+
+LOST = (
+    "deepspeed/zero1_dp2_bf16/global_step6/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt",
+    "deepspeed/zero3_dp4_bf16/global_step6/bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt",
+    "deepspeed/zero3_dp4_bf16/global_step6/zero_pp_rank_3_mp_rank_00_model_states.pt",
+    "deepspeed/pipe_pp2_dp1_bf16_zero1/global_step6/mp_rank_01_model_states.pt",
+    "megatron/v0.19_torch_legacy_tp2dp2_distopt/iter_0000006/mp_rank_01/",
+    "megatron/v0.16.1_torch_dist_dp2_distopt/iter_0000006/common.pt",
+    "hf/trainer_single/checkpoint-6/scheduler.pt",
+    "accelerate/save_state_ddp2/checkpoints/checkpoint_2/optimizer.bin",
+)
+"""Also the last of several: sizes recorded inside tell what names do not."""
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_what_real_checkpoints_have_lost(lost: str, samples: Path, tmp_path: Path) -> None:
+    group, sample, *inner = lost.split("/")
+    shutil.copytree(samples / group / sample, tmp_path / "run")
+    target = tmp_path / "run" / "/".join(inner)
+    shutil.rmtree(target) if target.is_dir() else target.unlink()
+    lacking = {one.path: one.lacks for one in places(tmp_path / "run") if one.lacks}
+    (found,) = lacking.values()
+    assert found == (inner[-1] or f"{inner[-2]}/",)
 
 
 def test_orbax_lacks_an_item_that_its_metadata_names(tmp_path: Path) -> None:

@@ -125,11 +125,6 @@ def test_a_shard_of_a_part_is_missed_or_too_short(trainer: Path) -> None:
     assert state("huggingface-fsdp", trainer)[1] == "optimizer_0: __1_0.distcp is not there"
 
 
-def test_what_the_trainer_needs_beside_the_parts(trainer: Path) -> None:
-    (trainer / "scheduler.pt").unlink()
-    assert state("huggingface-fsdp", trainer) == (State.INCOMPLETE, "scheduler.pt is not there")
-
-
 def test_a_model_that_was_saved_alone_lacks_nothing(trainer: Path) -> None:
     shutil.rmtree(trainer / "optimizer_0")
     for name in ("scheduler.pt", "rng_state_0.pth", "rng_state_1.pth"):
@@ -158,8 +153,52 @@ def test_olmo_needs_a_file_of_each_rank_that_wrote_shards(tmp_path: Path) -> Non
     one = whole(load("olmo-core", root))
     assert set(one.entries) == set(dcp.read(open_store(str(STEP)), "").entries)
     assert one.identity.save_id is not None
-    (root / "train" / f"rank{ranks - 1}.pt").unlink()
-    assert state("olmo-core", root)[1] == f"train/rank{ranks - 1}.pt is not there"
+    last = f"train/rank{ranks - 1}.pt"
+    assert without("olmo-core", root, last) == ([last], f"{last} is not there")
+
+
+def without(name: str, path: Path, lost: str) -> tuple[list[str | None], str]:
+    """Remove a file; return the files that faults name, and the reason of the state."""
+    (path / lost).unlink()
+    one = load(name, path)
+    assert {fault.kind for fault in one.faults} == {FaultKind.MISSING_FILE}
+    assert all(fault.loss for fault in one.faults)
+    seen, reason = state(name, path)
+    assert seen is State.INCOMPLETE
+    return [fault.where.file for fault in one.faults], reason
+
+
+BESIDE = {
+    # layout, files beside the shards, the one that goes
+    "megatron 0.16": ("megatron", ("metadata.json", "common.pt"), "common.pt"),
+    "megatron": ("megatron", ("metadata.json", "common.pt"), "metadata.json"),
+    "lightning": ("lightning-dcp", ("meta.pt",), "meta.pt"),
+}
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_what_a_trainer_needs_beside_the_shards(case: str, tmp_path: Path) -> None:
+    name, beside, lost = BESIDE[case]
+    root = tmp_path / "iter_0000012"
+    shutil.copytree(STEP, root)
+    for file in beside:
+        (root / file).write_text('{"sharded_backend": "torch_dist", "common_backend": "torch"}')
+    assert state(name, root) == (State.COMPLETE, "")
+    assert not load(name, root).faults
+    assert without(name, root, lost) == ([lost], f"{lost} is not there")
+
+
+def test_megatron_of_today_has_no_common_file(tmp_path: Path) -> None:
+    root = tmp_path / "iter_0000012"
+    shutil.copytree(STEP, root)
+    (root / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
+    assert state("megatron", root) == (State.COMPLETE, "")
+    assert not load("megatron", root).faults
+
+
+@pytest.mark.parametrize("lost", ["trainer_state.json", "scheduler.pt"])
+def test_what_a_trainer_needs_beside_the_parts(trainer: Path, lost: str) -> None:
+    assert without("huggingface-fsdp", trainer, lost) == ([lost], f"{lost} is not there")
 
 
 def test_what_lies_beside_the_parts_counts_in_an_audit(samples: Path) -> None:

@@ -1,8 +1,8 @@
 """DeepSpeed: one directory per tag, with a file of optimizer state for each rank.
 
 ZeRO 0 to 3, pipelines (a file for each layer) and universal checkpoints (a folder for each
-parameter below ``zero/``). Nothing that DeepSpeed writes says how many files there should be; the
-ranks in the names do, save for the last ones.
+parameter below ``zero/``). How many files there should be is told by the ranks in the names of the
+others, and by the sizes that files of model states hold.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, Sure
 from ckptctl.formats.claims import directory, missing, numbered
+from ckptctl.formats.torch.glance import beginning, number
 
 _OPTIMIZER = re.compile(r"(?:\w+_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
 _SHARDED = re.compile(r"zero_pp_rank_(\d+)_mp_rank_(\d+)_model_states\.pt")
@@ -51,7 +52,9 @@ def missing_parts(folder: Folder) -> Iterator[str]:
     parallel = {mp for _, mp in pairs | sharded} | models
     ranks = max((rank for rank, _ in pairs | sharded), default=-1) + 1
     universal = "zero" in folder.folders
-    for mp in range(max(parallel, default=-1) + 1):
+    size, parallel_size = _sizes(folder)
+    ranks = max(ranks, size) if ranks else 0
+    for mp in range(max(parallel_size, *(at + 1 for at in parallel), 0)):
         if sharded:
             own = {rank for rank, at in sharded if at == mp}
             yield from missing(own, f"zero_pp_rank_{{}}_mp_rank_{mp:02d}_model_states.pt", ranks)
@@ -65,6 +68,13 @@ def missing_parts(folder: Folder) -> Iterator[str]:
     yield from missing(numbered(folder.files, _LAYER), "layer_{:02d}-model_states.pt")
     if folder.name.text.endswith("_universal") and not universal:
         yield "zero"
+
+
+def _sizes(folder: Folder) -> tuple[int, int]:
+    """Return the data and model parallel sizes that a file of model states has near its beginning."""
+    states = sorted(n for n in folder.files if _MODEL.fullmatch(n) or _SHARDED.fullmatch(n))
+    pickle = beginning(folder.peek(states[0]) or b"") if states else b""
+    return number(pickle, "dp_world_size") or 0, number(pickle, "mp_world_size") or 0
 
 
 def numbered_pairs(folder: Folder, pattern: re.Pattern[str]) -> set[tuple[int, int]]:

@@ -15,6 +15,7 @@ from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, StepKind, S
 from ckptctl.formats.claims import directory, missing, missing_of_sets, numbered
 from ckptctl.formats.composite import Composite, Part
 from ckptctl.model.checkpoint import File
+from ckptctl.storage import Store
 
 _STATE = "trainer_state.json"
 _BEST = PointerRule(_STATE, "best_model_checkpoint")
@@ -172,8 +173,13 @@ class HuggingFaceFsdp(Composite):
         resumable = any(_RESUMED.fullmatch(name) for name in files)
         return self.parts if resumable else self.parts[:1]
 
-    def beside(self, files: Mapping[str, File]) -> list[str]:
+    def beside(self, store: Store, base: str, files: Mapping[str, File]) -> Mapping[str, str]:
         """Return what the Trainer needs beside both: it skips the optimizer without a scheduler."""
-        trainer = _STATE in files or any(_TRAINER.fullmatch(name) for name in files)
-        optimizer = any(_FSDP_OPTIMIZER.fullmatch(name.partition("/")[0]) for name in files)
-        return [_STATE, *(["scheduler.pt"] if optimizer else [])] if trainer else []
+        if _STATE not in files and not any(_TRAINER.fullmatch(name) for name in files):
+            return {}  # accelerate's
+        found = {_STATE: "the step and the place in the data: the Trainer does not resume"}
+        if any(_FSDP_OPTIMIZER.fullmatch(name.partition("/")[0]) for name in files):
+            found["scheduler.pt"] = (
+                "the schedule, and the optimizer's state, which the Trainer skips"
+            )
+        return found

@@ -7,15 +7,17 @@ is a directory with DeepSpeed's files in ``checkpoint/``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, StepKind, Sure
 from ckptctl.formats.claims import directory, file
+from ckptctl.formats.composite import AccompaniedDcp
 from ckptctl.formats.dcp import reader
-from ckptctl.formats.layouts.dcp import Dcp
 from ckptctl.formats.torch.glance import beginning, number
 from ckptctl.formats.torch.layout import ReadsTorch
+from ckptctl.model.checkpoint import File
+from ckptctl.storage import Store
 
 _META = "meta.pt"
 _SUFFIX = ".ckpt"
@@ -65,7 +67,7 @@ def _staging(folder: Folder, name: str) -> dict[str, str]:
     return {"staging": f"{marker} lies beside it"} if marker in folder.files else {}
 
 
-class LightningFolders(Dcp):
+class LightningFolders(AccompaniedDcp):
     """Directories that Lightning's FSDP and model parallel strategies write."""
 
     name = "lightning-dcp"
@@ -73,18 +75,23 @@ class LightningFolders(Dcp):
     pointers = _POINTERS
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
-        """Claim a directory with ``meta.pt``, or one that ends in ``.ckpt`` and holds shards."""
-        named = _SUFFIX in folder.name.text
+        """Claim a directory with ``meta.pt``, or with shards and a name that Lightning gives."""
+        text = folder.name.text
+        named = bool(_NAMED.fullmatch(text) or _LAST.fullmatch(text))
         if not named and _META not in folder.files:
             return
         shards = reader.detect(folder.names)
-        if not (_META in folder.files and (shards or named)) and not (shards and named):
+        if (_META in folder.files) + shards + named < 2:
             return
         lacks = tuple(name for name in (".metadata", _META) if name not in folder.files)
         told: dict[str, Any] = {}
         if folder.name.step is None and _META in folder.files:
             told = _recorded(folder, _META) or {}
         yield directory(self.name, folder, Sure.MARKED, lacks=lacks, **told)
+
+    def beside(self, store: Store, base: str, files: Mapping[str, File]) -> Mapping[str, str]:
+        """Return what Lightning keeps beside the shards."""
+        return {_META: "the step, the loops and the schedule: Lightning does not load the rest"}
 
 
 class LightningDeepSpeed(Layout):

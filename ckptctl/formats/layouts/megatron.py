@@ -9,39 +9,49 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, Sure
+from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, Sure, read_small
 from ckptctl.formats.claims import directory
-from ckptctl.formats.composite import Composite, Part
+from ckptctl.formats.composite import AccompaniedDcp, Composite, Part
 from ckptctl.formats.dcp import reader
-from ckptctl.formats.layouts.dcp import Dcp
+from ckptctl.formats.torch.glance import beginning, number
+from ckptctl.model.checkpoint import File
+from ckptctl.storage import Store
 
 _METADATA = "metadata.json"
 _NAME = re.compile(r"iter_\d{7,18}|release")
 _RANK = re.compile(r"mp_rank_(\d{2,9})(?:_(\d{3,9}))?(?:_(\d{3,9}))?")
+_COMMON = "common.pt"
 _MODEL, _OPTIMIZER = "model_optim_rng.pt", "distrib_optim.pt"
 _MOST_RANKS = 256
 _TRACKER = PointerRule("latest_checkpointed_iteration.txt")
 
 
-def _is_megatron(folder: Folder) -> bool:
-    """Tell by the small file that is written last, or by what only Megatron puts there."""
-    return _backend(folder) not in ("", "zarr")
+def _said(folder: Folder) -> Mapping[str, object]:
+    """Return what the small file that is written last says; empty where it is not there."""
+    return _json(folder.peek(_METADATA) or b"") if _METADATA in folder.files else {}
 
 
-def _backend(folder: Folder) -> str:
-    """Return what wrote the shards, as the metadata says; empty for files of something else."""
-    if _METADATA not in folder.files:
-        return ""
+def _json(data: bytes) -> Mapping[str, object]:
     try:
-        said = json.loads(folder.peek(_METADATA) or b"")
+        found = json.loads(data)
     except ValueError:
-        return "damaged" if "common.pt" in folder.files else ""
-    return str(said.get("sharded_backend", "")) if isinstance(said, dict) else ""
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
-class Megatron(Dcp):
+def _backend(said: Mapping[str, object]) -> str:
+    """Return what wrote the shards; empty for a file of something else."""
+    return str(said.get("sharded_backend", ""))
+
+
+def _has_common(said: Mapping[str, object]) -> bool:
+    """Tell whether the common state lies in a file of its own, as before 0.19."""
+    return said.get("common_backend") == "torch"
+
+
+class Megatron(AccompaniedDcp):
     """Distributed checkpoints of Megatron core in torch's own format."""
 
     name = "megatron"
@@ -50,11 +60,22 @@ class Megatron(Dcp):
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with Megatron's metadata, or with what its name promises."""
-        if folder.files.isdisjoint((_METADATA, "common.pt")):
+        if folder.files.isdisjoint((_METADATA, _COMMON)):
             return
-        if _is_megatron(folder) or ("common.pt" in folder.files and reader.detect(folder.names)):
-            lacks = tuple(n for n in (".metadata", _METADATA) if n not in folder.files)
+        named = _NAME.fullmatch(folder.name.text) and _COMMON in folder.files
+        if _backend(_said(folder)) not in ("", "zarr") or (named and reader.detect(folder.names)):
+            needed = [".metadata", _METADATA, *([_COMMON] if _has_common(_said(folder)) else [])]
+            lacks = [name for name in needed if name not in folder.files]
             yield directory(self.name, folder, Sure.MARKED, lacks=lacks)
+
+    def beside(self, store: Store, base: str, files: Mapping[str, File]) -> Mapping[str, str]:
+        """Return the marker that is written last, and the common state where it names one."""
+        found = {_METADATA: "the whole: Megatron takes it for no distributed checkpoint"}
+        if _METADATA in files and _COMMON not in files:
+            said = _json(read_small(store, f"{base}/{_METADATA}" if base else _METADATA) or b"")
+            if _has_common(said):
+                found[_COMMON] = "the iteration, the arguments and the schedule"
+        return found
 
 
 class NeMo(Composite):
@@ -86,7 +107,7 @@ class MegatronLegacy(Layout):
         ranks = [name for name in folder.folders if _RANK.fullmatch(name)]
         if ranks:
             yield directory(self.name, folder, Sure.MARKED, lacks=_missing(folder, ranks))
-        elif _backend(folder) == "zarr":
+        elif _backend(_said(folder)) == "zarr":
             yield directory(self.name, folder, Sure.MARKED)
         elif _NAME.fullmatch(folder.name.text) and _OPTIMIZER in folder.files:
             yield directory(self.name, folder, Sure.PATTERN, lacks=("mp_rank_00/",))
@@ -98,8 +119,11 @@ def _missing(folder: Folder, ranks: list[str]) -> Iterator[str]:
         tuple(int(n or 0) for n in match.groups()) for r in ranks if (match := _RANK.fullmatch(r))
     }
     width = max(len(rank.split("_")) for rank in ranks)
-    for tensor in range(max(rank[0] for rank in there) + 1):
-        for pipeline in range(max(rank[1] for rank in there) + 1):
+    inside = folder.below(min(ranks))
+    pickle = beginning(inside.peek(_MODEL) or b"") if inside is not None else b""
+    sizes = [number(pickle, f"{kind}_model_parallel_size") or 0 for kind in ("tensor", "pipeline")]
+    for tensor in range(max(sizes[0], *(rank[0] + 1 for rank in there))):
+        for pipeline in range(max(sizes[1], *(rank[1] + 1 for rank in there))):
             if not any(rank[:2] == (tensor, pipeline) for rank in there):
                 yield f"mp_rank_{tensor:02d}{f'_{pipeline:03d}' if width > 3 else ''}/"
     files = {rank: _files(folder, rank) for rank in sorted(ranks)[:_MOST_RANKS]}

@@ -6,11 +6,13 @@ It is written as ``stepN-tmp`` and renamed. OLMo-core passes over one without ``
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ckptctl.formats.base import Claim, Folder, Sure
 from ckptctl.formats.claims import directory
-from ckptctl.formats.composite import Composite, Part
+from ckptctl.formats.composite import Composite, Part, ranks_of
+from ckptctl.model.checkpoint import File
+from ckptctl.storage import Store
 
 _METADATA = ".metadata.json"
 
@@ -21,8 +23,6 @@ class OlmoCore(Composite):
     name = "olmo-core"
     title = "OLMo-core"
     parts = (Part("model_and_optim", "model_and_optim", "the model and the optimizer"),)
-    companions = (_METADATA, "train/rank0.pt")
-    per_rank = ("train/rank{}.pt",)
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with the model and the optimizer, or what is left of one."""
@@ -32,3 +32,13 @@ class OlmoCore(Composite):
             lacks += [] if _METADATA in folder.files else [_METADATA]
             if "model_and_optim" in parts or _METADATA in folder.files:
                 yield directory(self.name, folder, Sure.OWN, lacks=lacks)
+
+    def beside(self, store: Store, base: str, files: Mapping[str, File]) -> Mapping[str, str]:
+        """Return the marker, and what each rank that wrote shards keeps."""
+        passed_over = "the whole: OLMo-core passes over it and resumes from an older one"
+        found = {_METADATA: passed_over, "train/rank0.pt": passed_over}
+        for rank in range(1, ranks_of(files)):
+            found[f"train/rank{rank}.pt"] = (
+                f"the random state and the place in the data of rank {rank}, which gets rank 0's"
+            )
+        return found
