@@ -6,9 +6,14 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from ckptctl.formats import registry
+from ckptctl.operations.find import find
+from ckptctl.storage import open_store
 from conftest import FIXTURES
 from contracts.layout import LayoutContract
+from support.cli import run
 
 
 def copy_part(path: Path, step: int) -> None:
@@ -63,3 +68,27 @@ class TestMegatron(LayoutContract):
     def write(self, path: Path, step: int) -> None:
         copy_part(path, step)
         (path / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
+
+
+def test_parts_are_not_resharded_but_converted(tmp_path: Path) -> None:
+    source, out = tmp_path / "run" / "step-12", tmp_path / "out" / "step-12"
+    TestOlmoCore().write(source, 12)
+    ended = run("reshard", source, "--world-size", "2", "--out", out)
+    assert ended.code == 5
+    assert "made of parts" in ended.stderr and "ckptctl convert" in ended.stderr
+    ended = run("convert", source, "--to", "dcp", "--world-size", "2", "--out", out)
+    assert ended.code == 0, ended.stderr
+    assert run("verify", out).code == 0
+
+
+@pytest.mark.parametrize("made", [TestMegatron, TestLightningFolders])
+def test_a_dcp_directory_with_companions_is_resharded(
+    made: type[LayoutContract], tmp_path: Path
+) -> None:
+    source, out = tmp_path / "run" / "step-12", tmp_path / "out" / "step-12"
+    made().write(source, 12)
+    options = ("--world-size", "2", "--rng", "drop", "--data", "drop")
+    ended = run("reshard", source, *options, "--out", out)
+    assert ended.code == 0, ended.stderr
+    (place,) = [one for one in find(open_store(str(tmp_path / "out"))) if one.path]
+    assert place.format == made.layout.name

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ckptctl.errors import MalformedData, UsageError
-from ckptctl.formats import registry
 from ckptctl.formats.pickles.plain import pickle_plain
 from ckptctl.formats.torch.zip_writer import WRITABLE
 from ckptctl.model.checkpoint import Checkpoint, Entry, ObjectEntry, TensorEntry
@@ -43,7 +42,7 @@ def to_dcp(
     """Write a DCP checkpoint, cut along the first dimension for ``options.world_size`` ranks."""
     if options.dtype:
         raise UsageError("--dtype goes with safetensors and torch; convert twice to cast for DCP")
-    if opened.place is not None and opened.place.format == registry.SHARDED.name:
+    if opened.place is not None and opened.place.layout.writer is not None:
         raise UsageError(f"{opened.url} is DCP already: `ckptctl reshard` changes its ranks")
     parent, name = split(out)
     store = open_writable(parent or ".")

@@ -15,7 +15,6 @@ from ckptctl.errors import (
     Refused,
     StorageError,
 )
-from ckptctl.formats import registry
 from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import Checkpoint, Items
 from ckptctl.model.finding import Finding, Severity
@@ -86,8 +85,9 @@ def open_source(url: str, *, force: bool, workers: int, progress: Progress | Non
     if len(places) != 1:
         raise NothingThere(f"{url} holds {len(places)} checkpoints; name one of them")
     place = places[0]
-    if place.format != registry.SHARDED.name:
-        raise Refused(f"{url}: {not_read(place)}; `ckptctl convert` makes a DCP checkpoint of it")
+    if not place.readable or place.layout.writer is None:
+        why = f"{place.layout.title}: it is made of parts" if place.readable else not_read(place)
+        raise Refused(f"{url}: {why}; `ckptctl convert` makes a DCP checkpoint of it")
     try:
         manifest = protocol.read_manifest(store, place.path)
     except MalformedData as error:
