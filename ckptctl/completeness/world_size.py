@@ -199,8 +199,7 @@ def world_of(
     files = _file_ranks(checkpoint, empty=not any(one.groups for one in held.values()))
     if files:
         last = max(files)
-        name = "__{}_0.distcp"
-        text = name.format(min(files)) + (f" to {name.format(last)}" if len(files) > 1 else "")
+        text = files[min(files)] + (f" to {files[last]}" if len(files) > 1 else "")
         holes = "" if len(files) == last + 1 else f" ({len(files)} ranks)"
         votes.append((last + 1, f"{'file' if len(files) == 1 else 'files'} {text}{holes}"))
     for name, holding in sorted(held.items()):
@@ -215,19 +214,19 @@ def world_of(
     return World(size, tuple(dict.fromkeys(text for vote, text in votes if vote == size)))
 
 
-def _file_ranks(checkpoint: Checkpoint, *, empty: bool) -> set[int]:
-    """Return the ranks of files in use, and of ``empty`` ones: a rank may have nothing to save.
+def _file_ranks(checkpoint: Checkpoint, *, empty: bool) -> dict[int, str]:
+    """Return the ranks of files in use, each with the name of one, and of ``empty`` ones: a rank may have nothing to save.
 
     A rank that has state of its own saves it, so that with such state an empty file is a stray.
     """
     used = set(checkpoint.items.paths)
     if empty:
         used |= {path for path, file in checkpoint.files.items() if file.size == 0}
-    ranks = set()
-    for path in used:
+    ranks: dict[int, str] = {}
+    for path in sorted(used):
         rank = rank_of(path)
         if rank is not None and rank < MOST_RANKS:
-            ranks.add(rank)
+            ranks.setdefault(rank, path.rpartition("/")[2])
     return ranks
 
 

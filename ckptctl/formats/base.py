@@ -210,10 +210,14 @@ class Encoding(Protocol):
         """Yield every byte of the file in one region, in order; raises ``MalformedData``."""
 
 
-class MetadataWriter(Protocol):
-    """How the metadata of a sharded checkpoint is written, once its shards are."""
+class ShardWriter(Protocol):
+    """How a sharded checkpoint is written: names of its files, and its metadata once they are."""
 
     file: str
+
+    def shard(self, rank: int) -> str:
+        """Return the name of the file of one rank."""
+        ...
 
     def encode(
         self,
@@ -238,7 +242,7 @@ class Layout(Protocol):
     title: str
     reads: Reads = Reads.NAMES
     pointers: tuple[PointerRule, ...] = ()
-    writer: MetadataWriter | None = None
+    writer: ShardWriter | None = None
 
     def claim(self, folder: Folder) -> Iterable[Claim]:
         """Claim the directory as one checkpoint, or files in it as one or several.

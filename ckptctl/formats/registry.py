@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ckptctl.errors import UsageError
-from ckptctl.formats.base import Claim, Folder, Layout
+from ckptctl.errors import Refused, UsageError
+from ckptctl.formats.base import Claim, Folder, Layout, ShardWriter
 from ckptctl.formats.layouts.composer import Composer
 from ckptctl.formats.layouts.dcp import Dcp
 from ckptctl.formats.layouts.deepspeed import DeepSpeed
@@ -51,6 +51,14 @@ LAYOUTS: tuple[Layout, ...] = (
 
 SHARDED: Layout = LAYOUTS[0]
 """What reshard reads and writes, and convert writes for a number of ranks."""
+
+
+def sharded_writer() -> ShardWriter:
+    """Return what writes the layout that reshard writes."""
+    writer = SHARDED.writer
+    if writer is None:
+        raise Refused(f"{SHARDED.title} is not written by this release")
+    return writer
 
 
 class _Unclaimed(Layout):

@@ -12,9 +12,9 @@ from ckptctl.formats.base import (
     Claim,
     Folder,
     Layout,
-    MetadataWriter,
     PointerRule,
     Reads,
+    ShardWriter,
     StateSeen,
     Sure,
 )
@@ -28,10 +28,14 @@ EXAMINE_LIMIT = 4 << 20
 """Bytes of metadata above which a listing does not parse it unless told to."""
 
 
-class DcpMetadata(MetadataWriter):
-    """Writes ``.metadata``."""
+class DcpWriter(ShardWriter):
+    """Writes ``.metadata`` beside one file per rank."""
 
     file = reader.METADATA
+
+    def shard(self, rank: int) -> str:
+        """Return the name that torch gives to a rank's first file."""
+        return f"__{rank}_0.distcp"
 
     def encode(
         self,
@@ -55,7 +59,7 @@ class Dcp(Layout):
     title = "PyTorch DCP"
     reads = Reads.WHOLE
     pointers = (PointerRule("latest|last_checkpoint|latest_committed"),)
-    writer = DcpMetadata()
+    writer = DcpWriter()
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory that holds metadata or shards."""

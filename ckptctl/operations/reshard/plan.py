@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from ckptctl.completeness.classifier import Classifier
 from ckptctl.errors import MalformedData, UsageError
+from ckptctl.formats.registry import sharded_writer
 from ckptctl.formats.torch.zip_writer import WRITABLE, item_length, object_length
 from ckptctl.model.checkpoint import Checkpoint, Entry, Items, TensorEntry, rank_of
 from ckptctl.model.dtypes import ITEM_SIZE
@@ -232,7 +233,9 @@ class _Planner:
             loads[rank] += free.step.length
         return tuple(
             TargetFile(
-                f"__{rank}_0.distcp", rank, tuple(s for _, s in sorted(held, key=lambda o: o[0]))
+                sharded_writer().shard(rank),
+                rank,
+                tuple(s for _, s in sorted(held, key=lambda o: o[0])),
             )
             for rank, held in enumerate(self._held)
         )

@@ -9,7 +9,6 @@ from uuid import uuid4
 
 from ckptctl.errors import Conflict, MalformedData, NotFound, Refused, StorageError
 from ckptctl.formats import registry
-from ckptctl.formats.base import MetadataWriter
 from ckptctl.formats.items.scan import block_of
 from ckptctl.hashing import Hasher, algorithm_of
 from ckptctl.model.manifest import MANIFEST, FileRecord, decode
@@ -97,7 +96,7 @@ def begin(
             f"{url} was left by another plan ({record.plan[:23]}, this one is {digest[:23]}): of "
             "another source, another number of ranks or other policies; nothing was changed"
         )
-    expected = {_metadata().file, *plan.beside, *(file.path for file in plan.files)}
+    expected = {registry.sharded_writer().file, *plan.beside, *(file.path for file in plan.files)}
     strange = [
         entry.name
         for entry in found
@@ -182,7 +181,7 @@ def write_beside(target: Target, plan: Plan, source: Store, base: str) -> None:
 
 def write_metadata(target: Target, plan: Plan) -> None:
     """Write ``.metadata``, after all files; it makes them a checkpoint for torch."""
-    writer = _metadata()
+    writer = registry.sharded_writer()
     if writer.file in target.done:
         return
     pieces = writer.encode(
@@ -201,13 +200,6 @@ def write_metadata(target: Target, plan: Plan) -> None:
     finally:
         upload.abandon()
     target.finish(FileRecord(writer.file, out.size, digest))
-
-
-def _metadata() -> MetadataWriter:
-    writer = registry.SHARDED.writer
-    if writer is None:
-        raise Refused(f"{registry.SHARDED.title} is not written by this release")
-    return writer
 
 
 def make_durable(target: Target) -> None:
