@@ -51,6 +51,10 @@ class UnsafeData(MalformedData):
     """Bytes that ask for code to be run or for memory without bound."""
 
 
+class RunsCode(UnsafeData):
+    """Bytes that ask for code to be run; it was not."""
+
+
 class Refused(CkptctlError):
     """A precondition did not hold; nothing was changed."""
 

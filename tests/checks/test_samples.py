@@ -26,9 +26,9 @@ from support.samples import (
     BROKEN,
     FIXTURE_CASES,
     FOR_SOME_RANKS,
+    HALF_DELETED,
     HEALTHY,
     INDISTINGUISHABLE,
-    METADATA_ONLY,
     MIXED,
     MIXED_FROM,
 )
@@ -41,20 +41,18 @@ def verify_at(root: Path) -> Verification:
 
 
 def checkpoints_below(root: Path) -> set[str]:
-    """Every directory that holds a shard or metadata of DCP."""
-    found = {path.parent for path in root.rglob("*.distcp")}
-    found |= {path.parent for path in root.rglob("*.metadata")}
-    return {path.relative_to(root).as_posix() for path in found}
+    """Every checkpoint whose layout is read whole."""
+    return {place.path for place in find(open_store(root)) if place.readable}
 
 
 def test_no_sample_is_left_out(samples: Path) -> None:
-    named = {*HEALTHY, *INDISTINGUISHABLE, MIXED, *BROKEN, *METADATA_ONLY}
-    assert len(named) == len([*HEALTHY, *INDISTINGUISHABLE, MIXED, *BROKEN, *METADATA_ONLY])
+    named = {*HEALTHY, *INDISTINGUISHABLE, MIXED, *BROKEN, *HALF_DELETED}
+    assert len(named) == len([*HEALTHY, *INDISTINGUISHABLE, MIXED, *BROKEN, *HALF_DELETED])
     assert checkpoints_below(samples) == named
 
 
 def test_no_fixture_is_left_out() -> None:
-    assert checkpoints_below(FIXTURES) == {*FIXTURE_CASES, "old_metadata"}
+    assert checkpoints_below(FIXTURES) == set(FIXTURE_CASES)
 
 
 @pytest.mark.parametrize("case", FIXTURE_CASES)

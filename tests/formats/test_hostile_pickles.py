@@ -257,7 +257,7 @@ def test_the_finding_names_what_would_have_run(
 ) -> None:
     (checkpoint / ".metadata").write_bytes(whole(payload(name)))
     finding = only_error(checkpoint, "unsafe-metadata")
-    assert "system" in finding.message or "eval" in finding.message
+    assert any(word in finding.message for word in ("system", "eval", "builtins.getattr"))
     assert "nothing was run" in finding.message
     assert "torch" in finding.remedy
 

@@ -56,11 +56,10 @@ HEALTHY = [
         "iter_0000004",
         "iter_0000006",
     ),
-    *steps("hf/trainer_fsdp1_local", "checkpoint-4/optimizer_0", "checkpoint-6/optimizer_0"),
-    *steps("hf/trainer_fsdp1_sharded/checkpoint-4", "optimizer_0", "pytorch_model_fsdp_0"),
-    *steps("hf/trainer_fsdp1_sharded/checkpoint-6", "optimizer_0", "pytorch_model_fsdp_0"),
-    *steps("hf/trainer_fsdp2_sharded/checkpoint-4", "optimizer_0", "pytorch_model_fsdp_0"),
-    *steps("hf/trainer_fsdp2_sharded/checkpoint-6", "optimizer_0", "pytorch_model_fsdp_0"),
+    "dcp/odd_values/step-3",
+    *steps("dcp/python_3.11.2", "step-3", "step-6"),
+    *steps("hf/trainer_fsdp1_sharded", "checkpoint-4", "checkpoint-6"),
+    *steps("hf/trainer_fsdp2_sharded", "checkpoint-4", "checkpoint-6"),
     *steps(
         "lightning/fsdp1_sharded/checkpoints",
         "last.ckpt",
@@ -77,9 +76,9 @@ HEALTHY = [
     ),
     *steps(
         "olmo_core/fsdp2_w2",
-        "step2/model_and_optim",
-        "step4/model_and_optim",
-        "step6/model_and_optim",
+        "step2",
+        "step4",
+        "step6",
     ),
 ]
 
@@ -109,7 +108,8 @@ BROKEN = {
     "torch/dcp_async_w2_rank1_died/step-6": {"missing-metadata"},
 }
 
-METADATA_ONLY = ["dcp/legacy_metadata"]
+HALF_DELETED = ["megatron/v0.19_retain4_HALF_DELETED_iter6/iter_0000006"]
+"""Of these only what marks a checkpoint is left."""
 
 FIXTURE_CASES = [
     "async_save/step-12",

@@ -5,7 +5,7 @@ Source of the names: ``torch/distributed/checkpoint/{metadata,filesystem}.py``, 
 
 from __future__ import annotations
 
-from ckptctl.errors import MalformedData
+from ckptctl.errors import MalformedData, RunsCode
 from ckptctl.formats.pickles.unpickler import Function, Opaque, Sealed, size
 
 METADATA = "torch.distributed.checkpoint.metadata"
@@ -130,6 +130,22 @@ def _memory_format(code: object = None) -> MemoryFormat:
     return MemoryFormat()
 
 
+_MEMORY_FORMAT = Function(_memory_format)
+_MEMORY_FORMATS = frozenset(
+    {"TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_CHANNELS_LAST_3D"}
+    | {"TORCH_PRESERVE_FORMAT"}
+)
+
+
+def _member(holder: object = None, name: object = None, *more: object) -> MemoryFormat:
+    """Return a member of the one enum that metadata has: so Python 3.11.0 to 3.11.3 pickle it."""
+    if holder is not _MEMORY_FORMAT or name not in _MEMORY_FORMATS or more:
+        raise RunsCode(
+            f"it asks its reader to run builtins.getattr for {str(name)[:40]!r}; nothing was run"
+        )
+    return MemoryFormat()
+
+
 def _join_path(*parts: object) -> str:
     if len(parts) > 256 or not all(isinstance(part, str) and len(part) < 4096 for part in parts):
         raise MalformedData("a path is not made of names")
@@ -145,10 +161,11 @@ TABLE: dict[tuple[str, str], object] = {
     (METADATA, "MetadataIndex"): IndexRecord,
     (METADATA, "StorageMeta"): StorageMetaRecord,
     (METADATA, "TensorProperties"): PropertiesRecord,
-    (METADATA, "_MEM_FORMAT_ENCODING"): Function(_memory_format),
+    (METADATA, "_MEM_FORMAT_ENCODING"): _MEMORY_FORMAT,
     (SHARDED_TENSOR, "TensorProperties"): OldPropertiesRecord,
-    (SHARDED_TENSOR, "MEM_FORMAT_ENCODING"): Function(_memory_format),
+    (SHARDED_TENSOR, "MEM_FORMAT_ENCODING"): _MEMORY_FORMAT,
     (FILESYSTEM, "_StorageInfo"): StorageRecord,
+    ("builtins", "getattr"): Function(_member),
     ("torch", "Size"): Function(size),
     ("torch.serialization", "_get_layout"): Function(_layout),
     **{

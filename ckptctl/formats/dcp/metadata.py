@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ckptctl.errors import MalformedData
+from ckptctl.errors import MalformedData, RunsCode
 from ckptctl.formats.dcp.classes import (
     TABLE,
     BytesRecord,
@@ -73,7 +73,10 @@ def parse(data: bytes, source: str) -> Parsed:
         state = root_state(root)
     except MalformedData as error:
         parsed.readable = False
-        parsed.fault(FaultKind.UNREADABLE_METADATA, str(error))
+        if isinstance(error, RunsCode):
+            parsed.fault(FaultKind.UNSAFE_METADATA, str(error))
+        else:
+            parsed.fault(FaultKind.UNREADABLE_METADATA, str(error))
         return parsed
     describe_globals(parsed, unpickler)
     gone = [f"{module}.{name}" for module, name in unpickler.unknown if is_stock(module)]

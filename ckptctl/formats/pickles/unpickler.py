@@ -46,7 +46,9 @@ _DANGEROUS_NAMES = frozenset(
 )
 _HARMLESS_BUILTINS = frozenset(
     "set frozenset list dict tuple int float complex bool str bytes bytearray object slice range "
-    "NoneType Ellipsis NotImplemented".split()
+    "NoneType Ellipsis NotImplemented "
+    # pure functions that people keep as values, and iterators over containers
+    "max min sum len abs round sorted any all iter reversed enumerate zip".split()
 )
 
 

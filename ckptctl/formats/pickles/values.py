@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ckptctl.errors import MalformedData
 from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
 from ckptctl.formats.pickles.tensors import StorageRef, TensorRef, persistent_storage
-from ckptctl.formats.pickles.unpickler import Function, Opaque, attributes_of, load
+from ckptctl.formats.pickles.unpickler import Function, Opaque, Sealed, attributes_of, load
 from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.checkpoint import Stored
 
@@ -74,7 +74,9 @@ class _Budget:
         return text.encode("latin1")
 
     def members(self, kind: Callable[[Iterable[object]], object]) -> Function:
-        def build(found: object = ()) -> object:
+        def build(found: object = (), longest: object = None) -> object:
+            if longest is not None and type(longest) is not int:  # of a deque
+                raise MalformedData("the length of a container is no number")
             if not isinstance(found, list | tuple | set | frozenset | dict):
                 raise MalformedData("a container is not made of members")
             self.take(len(found))
@@ -92,6 +94,27 @@ class _Budget:
             self.take(len(pairs))
             return {p[0]: p[1] for p in pairs if isinstance(p, list | tuple) and len(p) == 2}
         return {}
+
+
+class _Stream(metaclass=Sealed):
+    """A stream of bytes in memory, which a value may hold; only its length is kept."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, data: object = b"", *_: object) -> _Stream:
+        """Note how long it is."""
+        self = object.__new__(cls)
+        self.text = f"stream of {len(data) if isinstance(data, bytes) else 0} bytes"
+        return self
+
+    def __init__(self, *_: object) -> None:
+        """Accept what ``__new__`` has seen."""
+
+    def __setstate__(self, state: object) -> None:
+        """Take the bytes that a pickle fills it with: they come before position and attributes."""
+        data = state[0] if isinstance(state, tuple) and state else b""
+        self.text = f"stream of {len(data) if isinstance(data, bytes) else 0} bytes"
 
 
 class _Array:
@@ -175,7 +198,7 @@ _CALLS: dict[tuple[str, str], object] = {
     ("datetime", "date"): _when(datetime.date),
     ("datetime", "timedelta"): _when(datetime.timedelta),
     ("torch", "device"): Function(_device),
-    ("_io", "BytesIO"): Function(lambda data=b"", *_: Described(f"stream of {len(data)} bytes")),
+    ("_io", "BytesIO"): _Stream,
     **{
         (module, "_reconstruct"): Function(lambda *_: _Array())
         for module in ("numpy.core.multiarray", "numpy._core.multiarray")
@@ -298,7 +321,7 @@ class _Plainer:
             return Described(f"opaque {value.label()}")
         if isinstance(value, type) and issubclass(value, Opaque):
             return Described(f"class {value.label()}")
-        if isinstance(value, _Array):
+        if isinstance(value, _Array | _Stream):
             return Described(value.text)
         if isinstance(value, int) and value.bit_length() > _WIDEST:
             return Described(f"integer of {value.bit_length()} bits")
