@@ -1,6 +1,6 @@
 """What an item's zip directory says of its content: sizes and CRCs, read from its last bytes.
 
-Two items with equal prints hold equal bytes, up to a chance of one in four thousand million for each
+Two items with equal summaries hold equal bytes, up to a chance of one in four thousand million for each
 record; nothing of the payload is read.
 """
 
@@ -13,7 +13,7 @@ from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.observation import RecordSeen
 from ckptctl.storage import Reader
 
-Print = tuple[tuple[str, int, int], ...]
+CrcSummary = tuple[tuple[str, int, int], ...]
 """Name, bytes and CRC-32 of the records that hold what was saved."""
 
 TAIL = 1 << 10
@@ -23,13 +23,13 @@ _LARGEST_TAIL = 1 << 20
 _TOP = 0xEDB88320  # the polynomial of CRC-32, reflected
 
 
-def print_of(reader: Reader, offset: int, length: int) -> Print | None:
+def summary_of(reader: Reader, offset: int, length: int) -> CrcSummary | None:
     """Read the print of an item that lies at ``offset``; None where no CRCs were recorded.
 
     Raises ``MalformedData`` where it is no item of torch's.
     """
     start = max(0, length - TAIL)
-    return print_in(
+    return summary_in(
         reader.read(offset + start, offset + length), length, more=_more(reader, offset)
     )
 
@@ -41,9 +41,9 @@ def _more(reader: Reader, offset: int) -> Callable[[int, int], bytes]:
     return read
 
 
-def print_in(
+def summary_in(
     tail: bytes, length: int, *, more: Callable[[int, int], bytes] | None = None
-) -> Print | None:
+) -> CrcSummary | None:
     """Read the print of an item of ``length`` bytes from its last ones; ``more`` gives earlier ones."""
     base = length - len(tail)
 
@@ -53,15 +53,15 @@ def print_in(
         return more(start, stop) if more is not None else b""
 
     heads = torchzip.read_directory(read, length).heads
-    return _print((head.name, head.size, head.crc) for head in heads)
+    return _summary((head.name, head.size, head.crc) for head in heads)
 
 
-def print_from(records: Iterable[RecordSeen]) -> Print | None:
+def summary_from(records: Iterable[RecordSeen]) -> CrcSummary | None:
     """Make the print of an item from records that were seen already."""
-    return _print((record.name, record.size, record.crc) for record in records)
+    return _summary((record.name, record.size, record.crc) for record in records)
 
 
-def _print(records: Iterable[tuple[str, int, int]]) -> Print | None:
+def _summary(records: Iterable[tuple[str, int, int]]) -> CrcSummary | None:
     found = tuple(
         record for record in records if record[0] == "data.pkl" or record[0].startswith("data/")
     )
@@ -70,7 +70,7 @@ def _print(records: Iterable[tuple[str, int, int]]) -> Print | None:
     return found
 
 
-def says_something(one: Print) -> bool:
+def says_something(one: CrcSummary) -> bool:
     """Tell whether a tensor's print is of bytes that are not all zero."""
     return any(
         size and crc != zero_crc(size) for name, size, crc in one if name.startswith("data/")

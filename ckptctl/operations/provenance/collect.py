@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ckptctl.checks import Context
 from ckptctl.errors import MalformedData, UnsafeData
-from ckptctl.formats.items.crc_summary import TAIL, Print, print_from, print_in
+from ckptctl.formats.items.crc_summary import TAIL, CrcSummary, summary_from, summary_in
 from ckptctl.formats.pickles.values import decode_item, decode_pickle
 from ckptctl.model.checkpoint import Entry, Item, ObjectEntry, TensorEntry
 from ckptctl.model.components import component_of, elements
@@ -42,11 +42,11 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What was picked up in one file: what it says, prints by offset, and who wrote its items."""
+    """What was picked up in one file: what it says, summaries by offset, and who wrote its items."""
 
     path: str
     says: tuple[Stamp | Counter | RunMark, ...] = ()
-    prints: Mapping[int, Print] = field(default_factory=dict)
+    summaries: Mapping[int, CrcSummary] = field(default_factory=dict)
     makers: frozenset[str] = frozenset()
 
 
@@ -134,7 +134,7 @@ class Collector:
         self._kept = plan.kept.get(path, {})
         self._spots = {spot.offset: spot for spot in plan.spots.get(path, ())}
         self._says: list[Stamp | Counter | RunMark] = []
-        self._prints: dict[int, Print] = {}
+        self._summaries: dict[int, CrcSummary] = {}
         self._makers: set[str] = set()
 
     def wants(self, item: Item) -> bool:
@@ -148,7 +148,7 @@ class Collector:
         if seen.torch_versions:
             self._makers.add(seen.torch_versions)
         if seen.item.offset in self._spots:
-            self._note(seen.item.offset, print_from(seen.records))
+            self._note(seen.item.offset, summary_from(seen.records))
         if seen.body:
             self._decode(seen.item.fqn, seen.body)
 
@@ -165,7 +165,7 @@ class Collector:
             start = spot.offset + max(0, spot.length - _MOST_TAIL)
             tail = pieces.get((start, spot.offset + spot.length), b"")
             try:
-                self._note(spot.offset, print_in(tail, spot.length))
+                self._note(spot.offset, summary_in(tail, spot.length))
             except MalformedData:
                 continue  # damage is reported by the digest
         for item in self._kept.values():
@@ -173,9 +173,9 @@ class Collector:
             if body:
                 self._decode(item.fqn, body)
 
-    def _note(self, offset: int, found: Print | None) -> None:
+    def _note(self, offset: int, found: CrcSummary | None) -> None:
         if found is not None:
-            self._prints[offset] = found
+            self._summaries[offset] = found
 
     def _decode(self, fqn: str, body: bytes) -> None:
         try:
@@ -189,7 +189,7 @@ class Collector:
 
     def done(self) -> Collected:
         """Return what was picked up."""
-        return Collected(self._path, tuple(self._says), self._prints, frozenset(self._makers))
+        return Collected(self._path, tuple(self._says), self._summaries, frozenset(self._makers))
 
 
 @dataclass(slots=True)
@@ -201,7 +201,7 @@ class Collection:
     counters: dict[Counter, None] = field(default_factory=dict)
     runs: dict[RunMark, None] = field(default_factory=dict)
     makers: dict[str, frozenset[str]] = field(default_factory=dict)
-    prints: dict[tuple[str, int], Print] = field(default_factory=dict)
+    summaries: dict[tuple[str, int], CrcSummary] = field(default_factory=dict)
 
     def add(self, collected: Collected | None) -> None:
         """Add what one worker picked up."""
@@ -216,7 +216,9 @@ class Collection:
                 self.runs[one] = None
         before = self.makers.get(collected.path, frozenset())
         self.makers[collected.path] = before | collected.makers
-        self.prints.update({(collected.path, at): one for at, one in collected.prints.items()})
+        self.summaries.update(
+            {(collected.path, at): one for at, one in collected.summaries.items()}
+        )
 
 
 class Catcher:

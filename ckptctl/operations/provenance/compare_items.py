@@ -7,28 +7,21 @@ from contextlib import ExitStack
 
 from ckptctl.checks import Context
 from ckptctl.errors import MalformedData, NotFound
-from ckptctl.formats.items.crc_summary import print_of, says_something
+from ckptctl.formats.items.crc_summary import says_something, summary_of
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item
-from ckptctl.operations.find import Place
+from ckptctl.operations.located import Located
 from ckptctl.operations.provenance.collect import Plan
-from ckptctl.protocol.read import join
 from ckptctl.provenance.counters import moment_of, parameter_of
 from ckptctl.provenance.evidence import Likeness, Probe
-from ckptctl.storage import Reader, Store
+from ckptctl.storage import Reader
 
 _MOST_ITEMS = 32
 _ELSEWHERE = 3
 _MOST_METADATA = 64 << 20
 
 
-def closely(
-    store: Store,
-    base: str,
-    context: Context,
-    plan: Plan,
-    other_store: Store,
-    other_place: Place,
-    paths: Iterable[str],
+def compare_items(
+    own: Located, context: Context, plan: Plan, beside: Located, paths: Iterable[str]
 ) -> list[Probe]:
     """Compare up to 32 items of each file, and pieces of the same tensors in other files.
 
@@ -36,13 +29,13 @@ def closely(
     other's metadata cannot be used.
     """
     chosen = _choose(context, plan, set(paths))
-    files, other_base = other_place.files(other_store), other_place.base
-    sources = other_place.layout.metadata(files)
+    files, layout = beside.files(), beside.place.layout
+    sources = layout.metadata(files)
     if not sources:
         raise MalformedData("it has no metadata")
     if files[sources[0]].size > _MOST_METADATA:
         raise MalformedData("its metadata is too large to compare with")
-    other = other_place.layout.read(other_store, other_base, files)
+    other = layout.read(beside.store, beside.base, files)
     if not other.readable:
         raise MalformedData("its metadata cannot be read")
     twins = _twins(other, {item.fqn for item in chosen})
@@ -51,18 +44,14 @@ def closely(
     with ExitStack() as stack:
         readers: dict[tuple[bool, str], Reader] = {}
 
-        def opened(*, own: bool, path: str) -> Reader:
-            if (own, path) not in readers:
+        def opened(where: Located, path: str) -> Reader:
+            key = where is own, path
+            if key not in readers:
                 if len(readers) > _MOST_ITEMS:
                     stack.pop_all().close()
                     readers.clear()
-                where = (
-                    store.open(join(base, path))
-                    if own
-                    else other_store.open(join(other_base, path))
-                )
-                readers[own, path] = stack.enter_context(where)
-            return readers[own, path]
+                readers[key] = stack.enter_context(where.open(path))
+            return readers[key]
 
         for item in chosen:
             twin = twins.get((item.fqn, item.offsets))
@@ -72,8 +61,8 @@ def closely(
             if (here and here.sizes) != (there and there.sizes):
                 continue
             try:
-                mine = print_of(opened(own=True, path=item.path), item.offset, item.length)
-                theirs = print_of(opened(own=False, path=twin.path), twin.offset, twin.length)
+                mine = summary_of(opened(own, item.path), item.offset, item.length)
+                theirs = summary_of(opened(beside, twin.path), twin.offset, twin.length)
             except (MalformedData, NotFound):
                 continue
             kind = plan.kind(item.fqn)

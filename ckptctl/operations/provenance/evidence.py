@@ -33,8 +33,7 @@ def gather(
     gaps: list[Gap] = []
     manifest = context.seal.manifest
     declared = manifest.step if manifest is not None and manifest.step is not None else step
-    store, place = located.store, located.place
-    named, by_name = named_part(store, place)
+    named, by_name = named_part(located.store, located.place)
     plan = collected.plan if any(options.asks(check) for check in COMPARING) else None
     return Evidence(
         files=tuple(sorted(context.present)),
@@ -46,7 +45,7 @@ def gather(
         makers=dict(collected.makers),
         receipts=tuple(_receipts(located, context, gaps)),
         neighbours=tuple(
-            neighbours_of(store, place, context, plan, collected.prints, workers=options.workers)
+            neighbours_of(located, context, plan, collected.summaries, workers=options.workers)
             if plan is not None
             else ()
         ),

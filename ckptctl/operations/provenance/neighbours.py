@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from ckptctl import protocol
 from ckptctl.checks import Context
 from ckptctl.errors import CkptctlError, MalformedData, NotFound, StorageError
-from ckptctl.formats.items.crc_summary import Print, print_of, says_something
+from ckptctl.formats.items.crc_summary import CrcSummary, says_something, summary_of
 from ckptctl.model.checkpoint import File
 from ckptctl.model.manifest import MANIFEST, Manifest
 from ckptctl.model.names import CheckpointName, parse_name, steps_of
 from ckptctl.operations.find import Place, place_at, split
+from ckptctl.operations.located import Located
 from ckptctl.operations.provenance.collect import Plan, Spot
-from ckptctl.operations.provenance.compare_items import closely
+from ckptctl.operations.provenance.compare_items import compare_items
 from ckptctl.provenance.evidence import Likeness, Neighbour
 from ckptctl.storage import Store
 
@@ -36,19 +37,18 @@ _SAVE_ID_TAIL = 64 << 10
 class Sibling:
     """Another checkpoint of the same root: where it is, and its files by name."""
 
-    store: Store
-    place: Place
+    located: Located
     step: int | None
     files: Mapping[str, File]
 
     @property
     def path(self) -> str:
         """Where it lies, which is its name too."""
-        return self.place.path
+        return self.located.place.path
 
     def metadata(self) -> str:
         """The first file of its metadata."""
-        return self.place.layout.metadata(self.files)[0]
+        return self.located.place.layout.metadata(self.files)[0]
 
 
 def named_part(store: Store, place: Place) -> tuple[str, int | None]:
@@ -99,34 +99,34 @@ def siblings(store: Store, place: Place) -> Iterator[Sibling]:
             continue
         if beside is not None and beside.layout.metadata(files):
             whole = {path: file for path, file in files.items() if file.is_file}
-            yield Sibling(store, beside, name.step, whole)
+            yield Sibling(Located(store, beside), name.step, whole)
 
 
 def neighbours_of(
-    store: Store,
-    place: Place,
+    located: Located,
     context: Context,
     plan: Plan,
-    prints: Mapping[tuple[str, int], Print],
+    summaries: Mapping[tuple[str, int], CrcSummary],
     *,
     workers: int = 1,
 ) -> list[Neighbour]:
     """Compare a checkpoint with up to four others of its root.
 
-    ``prints`` are those that were picked up of its own items. What cannot be read of another
+    ``summaries`` are those that were picked up of its own items. What cannot be read of another
     checkpoint is said in its ``problem``; nothing is raised for it.
     """
     most = max(1, min(MOST_NEIGHBOURS, _MOST_OPENED // max(1, len(context.present))))
     found: list[Neighbour] = []
     try:
-        known = list(itertools.islice(siblings(store, place), _MOST_LOOKED_AT))
+        known = list(itertools.islice(siblings(located.store, located.place), _MOST_LOOKED_AT))
         for sibling in known[:most]:
-            one = _compare(store, place, context, plan, prints, sibling, workers)
+            one = _compare(located, context, plan, summaries, sibling, workers)
             if one.alike and one.unlike:
                 one = replace(one, kin=_kin(sibling, known, plan, one.alike | one.unlike))
             found.append(one)
     except CkptctlError as error:
-        found.append(Neighbour(place.path.rpartition("/")[0] or ".", problem=str(error)))
+        above = located.place.path.rpartition("/")[0] or "."
+        found.append(Neighbour(above, problem=str(error)))
     return found
 
 
@@ -136,22 +136,22 @@ def _kin(
     """Find what a checkpoint that shares some files shares with others: it may be the mixed one."""
     found: dict[str, frozenset[str]] = {}
     spots = [plan.spots[path][0] for path in sorted(files)[:_MOST_CLOSE]]
-    own = dict(_prints_at(sibling, spots))
+    own = dict(_summaries_at(sibling, spots))
     for other in known:
         if other.path != sibling.path:
-            theirs = dict(_prints_at(other, [spot for spot in spots if spot.path in own]))
+            theirs = dict(_summaries_at(other, [spot for spot in spots if spot.path in own]))
             found[other.path] = frozenset(p for p, one in theirs.items() if own[p] == one)
     return found
 
 
-def _prints_at(sibling: Sibling, spots: list[Spot]) -> Iterator[tuple[str, Print]]:
+def _summaries_at(sibling: Sibling, spots: list[Spot]) -> Iterator[tuple[str, CrcSummary]]:
     for spot in spots:
         entry = sibling.files.get(spot.path)
         if entry is None or entry.size < spot.offset + spot.length:
             continue
         try:
-            with sibling.store.open(f"{sibling.path}/{spot.path}") as reader:
-                found = print_of(reader, spot.offset, spot.length)
+            with sibling.located.open(spot.path) as reader:
+                found = summary_of(reader, spot.offset, spot.length)
         except (StorageError, MalformedData):
             continue
         if found is not None and counts(spot.kind, found):
@@ -159,11 +159,10 @@ def _prints_at(sibling: Sibling, spots: list[Spot]) -> Iterator[tuple[str, Print
 
 
 def _compare(
-    store: Store,
-    place: Place,
+    located: Located,
     context: Context,
     plan: Plan,
-    prints: Mapping[tuple[str, int], Print],
+    summaries: Mapping[tuple[str, int], CrcSummary],
     sibling: Sibling,
     workers: int,
 ) -> Neighbour:
@@ -176,12 +175,12 @@ def _compare(
         found = replace(found, saved_as_one=_saved_as_one(sibling, context))
         answers = _by_digest(context.seal.manifest, manifest, plan)
         rest = [path for path in plan.spots if path in context.present and path not in answers]
-        answers |= _by_prints(sibling, context, plan, prints, rest, workers)
+        answers |= _by_summaries(sibling, context, plan, summaries, rest, workers)
         alike = sorted(path for path, equal in answers.items() if equal)
         unlike = {path for path, equal in answers.items() if not equal}
         if alike:
             close = alike[: 8 if not unlike else _MOST_CLOSE]
-            probes = closely(store, place.path, context, plan, sibling.store, sibling.place, close)
+            probes = compare_items(located, context, plan, sibling.located, close)
             differ = {probe.file for probe in probes if not probe.equal}
             same = {probe.file for probe in probes if probe.equal}
             proven = set(alike[len(close) :]) | (same - differ)
@@ -197,7 +196,7 @@ def _manifest(sibling: Sibling) -> Manifest | None:
     if MANIFEST not in sibling.files:
         return None
     try:
-        return protocol.read_manifest(sibling.store, sibling.path)
+        return protocol.read_manifest(sibling.located.store, sibling.located.records)
     except MalformedData:
         return None  # said where that checkpoint is verified
 
@@ -207,7 +206,7 @@ def _saved_as_one(sibling: Sibling, context: Context) -> bool:
     own = context.checkpoint.identity.save_id
     if own is None:
         return False
-    with sibling.store.open(f"{sibling.path}/{sibling.metadata()}") as reader:
+    with sibling.located.open(sibling.metadata()) as reader:
         return own.encode() in reader.read(max(0, reader.size - _SAVE_ID_TAIL), reader.size)
 
 
@@ -226,11 +225,11 @@ def _by_digest(own: Manifest | None, other: Manifest | None, plan: Plan) -> dict
     return found
 
 
-def _by_prints(
+def _by_summaries(
     sibling: Sibling,
     context: Context,
     plan: Plan,
-    prints: Mapping[tuple[str, int], Print],
+    summaries: Mapping[tuple[str, int], CrcSummary],
     paths: list[str],
     workers: int,
 ) -> dict[str, bool]:
@@ -240,17 +239,18 @@ def _by_prints(
         own = [
             (spot, found)
             for spot in plan.spots[path]
-            if (found := prints.get((path, spot.offset))) is not None and counts(spot.kind, found)
+            if (found := summaries.get((path, spot.offset))) is not None
+            and counts(spot.kind, found)
         ]
         if not own:
             return path, None
         entry = sibling.files.get(path)
         if entry is None or entry.size != context.present[path]:
             return path, False
-        with sibling.store.open(f"{sibling.path}/{path}") as reader:
+        with sibling.located.open(path) as reader:
             for spot, found in own:
                 try:
-                    if print_of(reader, spot.offset, spot.length) != found:
+                    if summary_of(reader, spot.offset, spot.length) != found:
                         return path, False
                 except MalformedData:  # another layout: nothing of it lies where it lies here
                     return path, False
@@ -258,7 +258,7 @@ def _by_prints(
 
     answers: Iterable[tuple[str, bool | None]]
     # from a local disk threads are no faster: what is read is small and there already
-    if workers > 1 and len(paths) > _MOST_LOOKED_AT and "://" in sibling.store.url:
+    if workers > 1 and len(paths) > _MOST_LOOKED_AT and "://" in sibling.located.store.url:
         with ThreadPoolExecutor(workers) as pool:
             answers = list(pool.map(look, paths))
     else:
@@ -266,6 +266,6 @@ def _by_prints(
     return {path: equal for path, equal in answers if equal is not None}
 
 
-def counts(kind: Likeness, found: Print) -> bool:
-    """Tell whether equality with such a print says anything: zeros are equal everywhere."""
+def counts(kind: Likeness, found: CrcSummary) -> bool:
+    """Tell whether equality with such a summary says anything: zeros are equal everywhere."""
     return kind is Likeness.COUNT or says_something(found)

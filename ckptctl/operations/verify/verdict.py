@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckptctl.checks import IDENTITY_CHECKS
-from ckptctl.model.finding import Severity
+from ckptctl.model.finding import Finding, Severity
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.verdict import Verdict
 from ckptctl.operations.verify.work import Work
@@ -25,7 +25,7 @@ def judge(work: Work) -> tuple[Verdict, str]:
     report, options = work.report, work.options
     worst = report.worst()
     if worst is not None and worst >= options.fail_on:
-        return Verdict.FINDINGS, ""
+        return Verdict.FINDINGS, _worst(report.findings[0])
     if work.problem or any(gap.kind.unfinished for row in report.coverage for gap in row.gaps):
         return Verdict.UNFINISHED, work.problem or "part of it could not be read, see above"
     if not work.context.checkpoint.entries:
@@ -43,6 +43,11 @@ def judge(work: Work) -> tuple[Verdict, str]:
         return Verdict.UNVERIFIED, f"{why} (no manifest)"
     run = "" if identity.one_run else " and none its run"
     return Verdict.OK, f"every file says step {identity.step}{run} (inferred: no manifest)"
+
+
+def _worst(finding: Finding) -> str:
+    file = f"{finding.where.file}: " if finding.where.file else ""
+    return f"{finding.check}: {file}{finding.message}"
 
 
 def _committed(manifest: Manifest) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ckptctl import protocol
-from ckptctl.checks import IDENTITY_CHECKS, Check, Context
+from ckptctl.checks import IDENTITY_CHECKS, Check, Context, by_id
 from ckptctl.model.finding import Coverage, Finding, Report, Severity
 from ckptctl.model.seal import Seal
 from ckptctl.operations.located import Located
@@ -54,8 +54,10 @@ class Work:
 
     @property
     def errors(self) -> list[Finding]:
-        """What was found that nobody may accept."""
-        return [f for f in self.report.findings if f.severity is Severity.ERROR]
+        """What was found that nobody may accept, in the order in which checks are asked."""
+        order = {check: number for number, check in enumerate(by_id())}
+        found = [f for f in self.report.findings if f.severity is Severity.ERROR]
+        return sorted(found, key=lambda finding: order[finding.check])
 
     def ask(
         self,
