@@ -10,9 +10,13 @@ from ckptctl.exit_codes import ExitCode
 
 
 class CkptctlError(Exception):
-    """Base of all errors; ``exit_code`` is what the command line exits with."""
+    """Base of all errors; ``exit_code`` is what the command line exits with.
+
+    ``result`` is what was done, or is known, all the same.
+    """
 
     exit_code: ExitCode = ExitCode.FAILED
+    result: object = None
 
 
 class UsageError(CkptctlError):

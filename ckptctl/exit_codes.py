@@ -6,7 +6,7 @@ import enum
 
 
 class ExitCode(enum.IntEnum):
-    """What a command exits with; ``meaning`` is for people, ``word`` for the verdict of an error."""
+    """What a command exits with; ``meaning`` is for people, ``verdict`` the word for an error."""
 
     meaning: str
 
@@ -29,7 +29,7 @@ class ExitCode(enum.IntEnum):
     PIPE_CLOSED = 141, "whoever read the output stopped reading"
 
     @property
-    def word(self) -> str:
+    def verdict(self) -> str:
         """The name in lower case, as the verdict of a command that ended with an error."""
         return self.name.lower().replace("_", "-")
 

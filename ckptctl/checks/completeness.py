@@ -31,7 +31,7 @@ def _missing(context: Context, _: None) -> Iterator[Hit]:
         if part.presence is Presence.ABSENT and part.name in context.wanted.required:
             severity, remedy = _judge(context.wanted, part.name, Severity.NOTE)
             yield Hit(
-                f"there is no {_noun(part.name)}, which `{context.wanted.profile}` requires"
+                f"there is no {_noun(part.name)}, which {context.wanted.profile!r} requires"
                 + _option(severity, part.name),
                 _where(context),
                 loss=COSTS[part.name],

@@ -6,25 +6,43 @@ import gc
 import os
 import sys
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from ckptctl import __version__
-from ckptctl.cli.output.text import safe
+from ckptctl.cli.output.emit import FORMATS, emit_error
 from ckptctl.errors import CkptctlError
+from ckptctl.exit_codes import ExitCode, in_words
+from ckptctl.version import __version__
 
 _HELP = """Inspect, verify and publish the checkpoints of distributed training.
 
-Paths are directories or URLs (s3://, gs://, az://, hf://, http://, memory://). Nothing in a
-checkpoint is ever executed, and torch is not needed.
+Paths are directories, files or URLs (s3://, gs://, az://, hf://, http://, memory://), ROOT@latest
+or ROOT@STEP; without one it is CKPTCTL_ROOT, else the current directory. Nothing in a checkpoint is
+ever executed, and torch is not needed.
 """
-_EXIT_CODES = (
-    "Exit codes: 0 done, nothing wrong; 2 usage; 3 nothing there; 4 storage failed or something "
-    "could not be checked; 5 refused, nothing changed; 6 outcome unknown; 10 findings; 130 "
-    "interrupted; 1 ckptctl itself failed."
+_NAME = "ckptctl: "
+_COMMANDS = (
+    "list",
+    "show",
+    "verify",
+    "digest",
+    "diff",
+    "convert",
+    "reshard",
+    "resolve",
+    "commit",
+    "promote",
+    "quarantine",
+    "release",
+    "history",
+    "prune",
+    "schema",
 )
+"""Each is a module of its name; only the one that is called is imported, as most of the time that a
+short command takes is importing."""
 
 
 class _Ended(BaseException):
@@ -41,49 +59,12 @@ class _Group(TyperGroup):
         return result
 
 
-app = typer.Typer(
-    cls=_Group,
-    help=_HELP,
-    epilog=_EXIT_CODES,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"auto_envvar_prefix": "CKPTCTL", "help_option_names": ["-h", "--help"]},
-)
-_COMMANDS = {
-    "list": "ckptctl.cli.commands.list:list_command",
-    "show": "ckptctl.cli.commands.show:show_command",
-    "verify": "ckptctl.cli.commands.verify:verify_command",
-    "digest": "ckptctl.cli.commands.digest:digest_command",
-    "diff": "ckptctl.cli.commands.diff:diff_command",
-    "convert": "ckptctl.cli.commands.convert:convert_command",
-    "reshard": "ckptctl.cli.commands.reshard:reshard_command",
-    "resolve": "ckptctl.cli.commands.resolve:resolve_command",
-    "commit": "ckptctl.cli.commands.commit:commit_command",
-    "promote": "ckptctl.cli.commands.commit:promote_command",
-    "quarantine": "ckptctl.cli.commands.quarantine:quarantine_command",
-    "release": "ckptctl.cli.commands.quarantine:release_command",
-    "history": "ckptctl.cli.commands.history:history_command",
-    "prune": "ckptctl.cli.commands.prune:prune_command",
-}
-"""Where each command is; only the one that is called is imported, as most of the time that a
-short command takes is importing."""
-
-
-def _register(wanted: str | None) -> None:
-    """Add the one command that is called to the application, or all of them for help."""
-    for name in [wanted] if wanted in _COMMANDS else _COMMANDS:
-        module, _, function = _COMMANDS[name].partition(":")
-        app.command(name)(getattr(import_module(module), function))
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         sys.stdout.write(f"ckptctl {__version__}\n")
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool,
@@ -95,6 +76,24 @@ def _options(
     pass
 
 
+def _application(wanted: str) -> typer.Typer:
+    """Make the application with the one command that is called, or with all of them for help."""
+    app = typer.Typer(
+        cls=_Group,
+        help=_HELP,
+        epilog=in_words(),
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    for name in [wanted] if wanted in _COMMANDS else _COMMANDS:
+        module = import_module(f"ckptctl.cli.commands.{name}")
+        app.command(name)(getattr(module, f"{name}_command"))
+    return app
+
+
 def main() -> None:
     """Run the command line and exit; this is where errors become exit codes."""
     for stream in (sys.stdout, sys.stderr):
@@ -103,42 +102,66 @@ def main() -> None:
     # a short process that makes millions of objects and no cycles worth finding: collecting would
     # only walk them
     gc.disable()
-    _register(next((word for word in sys.argv[1:] if not word.startswith("-")), None))
+    words = sys.argv[1:]
+    wanted = next((word for word in words if not word.startswith("-")), "")
+    command = wanted if wanted in _COMMANDS else ""
     try:
-        code = app(standalone_mode=False) or 0
-    except CkptctlError as error:
-        _complain(str(error))
-        code = int(error.exit_code)
+        code = _application(command)(standalone_mode=False) or 0
     except (_Ended, KeyboardInterrupt, typer.Abort) as ended:
         if isinstance(ended.__cause__, BrokenPipeError):
             # keep the interpreter from complaining once more when it closes the stream
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 141
+            code = int(ExitCode.PIPE_CLOSED)
         else:
-            _complain("interrupted")
-            code = 130
+            code = _fail(KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted", _NAME, command)
     except Exception as error:
-        code = _explain(error)
+        code = _fail(error, *_explain(error), command)
     sys.exit(code)
 
 
-def _explain(error: Exception) -> int:
-    """Print a wrong call, escaped as it quotes what was typed, or a failure of ckptctl itself."""
+def _fail(error: BaseException, code: ExitCode, message: str, before: str, command: str) -> int:
+    """Say what went wrong, in the format that was asked for as far as that can be told."""
+    try:
+        wanted = _format(sys.argv[1:])
+        emit_error(error, code, wanted, command=command, message=message, before=before)
+        sys.stdout.flush()
+    except (OSError, ValueError):  # a full disk or a closed stream cannot be told of itself
+        if code is ExitCode.DONE:
+            return int(ExitCode.FAILED)
+    return int(code)
+
+
+def _format(words: list[str]) -> str:
+    """Tell which output format was asked for, also where the words make no sense otherwise."""
+    words = words[: words.index("--")] if "--" in words else words
+    if "--json" in words:
+        return "json"
+    for word, following in pairwise([*words, ""]):
+        if word == "--format":
+            return following
+        if word.startswith("--format="):
+            return word.partition("=")[2]
+    found = os.environ.get("CKPTCTL_FORMAT", "")
+    return found if found in FORMATS else "text"
+
+
+def _explain(error: Exception) -> tuple[ExitCode, str, str]:
+    """Return exit code, words, and what stands before them, for an error or a wrong call."""
+    if isinstance(error, CkptctlError):
+        from ckptctl.cli.output.spelling import spelled
+
+        return error.exit_code, spelled(error), _NAME
     message = getattr(error, "format_message", None)
     if message is not None:  # the base of typer's usage errors has no public name
         context = getattr(error, "ctx", None)
         asked = type(error).__name__ == "NoArgsIsHelpError"
         usage = f"{context.get_usage()}\n\nError: " if context is not None and not asked else ""
-        for line in f"{usage}{message()}".split("\n"):
-            sys.stderr.write(f"{safe(line)}\n")
-        return int(getattr(error, "exit_code", 2))
+        return ExitCode.USAGE, message(), usage
     if os.environ.get("CKPTCTL_DEBUG"):
         raise error
-    _complain(
-        f"ckptctl itself failed: {type(error).__name__}: {error}; with CKPTCTL_DEBUG=1 it says where"
+    name = type(error).__name__
+    return (
+        ExitCode.FAILED,
+        f"ckptctl itself failed: {name}: {error}; with CKPTCTL_DEBUG=1 it says where",
+        _NAME,
     )
-    return 1
-
-
-def _complain(message: str) -> None:
-    sys.stderr.write(f"ckptctl: {safe(message)}\n")

@@ -1,36 +1,86 @@
-"""Options that several commands have, opening what a user named, and printing a result once."""
+"""Options that several commands have, and asking before something is changed."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
-from ckptctl.cli.output.json import to_json
-from ckptctl.cli.output.text import Screen, safe
+from ckptctl.cli.output.text import safe
 from ckptctl.errors import Refused, UsageError
-from ckptctl.operations.find import Place, locate, not_read
-from ckptctl.storage import WritableStore, open_writable
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_WITHOUT = "[default: CKPTCTL_ROOT, else here]"
+
+Checkpoint = Annotated[
+    str | None,
+    typer.Argument(
+        help="A checkpoint: directory, file or URL, a file in it, a pointer, ROOT@latest, "
+        f"ROOT@STEP.  {_WITHOUT}"
+    ),
+]
+Root = Annotated[
+    str | None,
+    typer.Argument(help=f"Directory or URL that holds checkpoints.  {_WITHOUT}"),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON: --format json.")]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format", metavar="text|json", envvar="CKPTCTL_FORMAT", help="How the result is printed."
+    ),
+]
+Framework = Annotated[
+    str,
+    typer.Option("--framework", metavar="NAME", help="Take it for what this framework writes."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on success.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and do nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=256,
+        envvar="CKPTCTL_WORKERS",
+        help="Threads that read.  [default: CPUs, to 8]",
+    ),
+]
+Required = Annotated[
+    str,
+    typer.Option(
+        "--require", metavar="PROFILE", help="What it must hold: resume, weights, serve or none."
+    ),
+]
+AllowMissing = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-missing", metavar="COMPONENT", help="Accept that it is missing; repeatable."
+    ),
+]
+Mapped = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map", metavar="GLOB=COMPONENT", help="Which component such keys are; repeatable."
+    ),
+]
 
 
-def open_one(url: str) -> tuple[WritableStore, Place]:
-    """Open the one checkpoint that a user named, for writing its records."""
-    store, places = locate(url, open_writable)
-    if len(places) != 1 or not places[0].path:
-        raise UsageError(
-            f"{url} holds {len(places)} checkpoints; name one of them: `ckptctl list {url}`"
-        )
-    place = places[0]
-    if not place.readable:
-        raise Refused(f"{url}: {not_read(place)}")
-    return store, place
+def pairs(option: str, texts: Iterable[str] | None, example: str) -> dict[str, str]:
+    """Read ``OLD=NEW`` as often as it was given; raises ``UsageError`` for anything else."""
+    found = {}
+    for text in texts or ():
+        old, _, new = text.rpartition("=") if option == "--map" else text.partition("=")
+        if not old or "=" not in text:
+            raise UsageError(f"{option} takes {example}, not {text!r}")
+        found[old] = new
+    return found
+
+
+def components(texts: Iterable[str] | None) -> dict[str, str]:
+    """Read what ``--map`` says."""
+    return pairs("--map", texts, "GLOB=COMPONENT such as 'gpt.*=model'")
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -41,16 +91,6 @@ def confirm(question: str, *, yes: bool) -> None:
         raise Refused("not confirmed; nothing was changed")
 
 
-def emit(
-    name: str,
-    fields: dict[str, object],
-    render: Callable[[Screen], None],
-    *,
-    json: bool,
-    quiet: bool = False,
-) -> None:
-    """Print a result: as JSON, as text, or not at all."""
-    if json:
-        sys.stdout.write(to_json(f"ckptctl/{name}/1", fields) + "\n")
-    elif not quiet:
-        render(Screen(sys.stdout))
+def chosen(output_format: str, *, json: bool) -> str:
+    """Return the output format: ``--json`` outranks the other ways of saying it."""
+    return "json" if json else output_format

@@ -7,8 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ckptctl.comparison.consequences import Consequence
+from ckptctl.model.answer import Answer
 from ckptctl.model.geometry import Shape
+from ckptctl.model.plain import PATH
 from ckptctl.model.run_facts import Plain
+from ckptctl.model.verdict import Verdict as Answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +163,25 @@ class ContentResult:
         return [row for row in self.rows if row.problem]
 
 
+class FailOn(str, enum.Enum):
+    """The least difference that counts as a finding."""
+
+    BREAKS_LOAD = "breaks-load"
+    DATA_ORDER = "changes-data-order"
+    NUMERICS = "changes-numerics"
+    ANY = "any"
+
+    @property
+    def threshold(self) -> Consequence | None:
+        """The consequence meant; None for any."""
+        return None if self is FailOn.ANY else Consequence(self.value.replace("-", " "))
+
+
 @dataclass(frozen=True, slots=True)
 class SideSeen:
     """One of the two checkpoints at a glance."""
 
-    checkpoint: str
+    checkpoint: str = field(metadata=PATH)
     format: str
     step: int | None
     committed: bool
@@ -173,7 +190,7 @@ class SideSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(Answer):
     """Everything that tells A and B apart, as far as it was asked for."""
 
     a: SideSeen
@@ -184,6 +201,16 @@ class Diff:
     structure: Structure
     content: ContentResult
     quick: bool = False
+    fail_on: FailOn = FailOn.ANY
+
+    @property
+    def verdict(self) -> Answered:
+        """Findings where what was asked about differs; unfinished where it could not be told."""
+        if self.fails(self.fail_on.threshold):
+            return Answered.FINDINGS
+        if self.content.problems:
+            return Answered.UNFINISHED
+        return Answered.NOTHING if self.nothing else Answered.OK
 
     @property
     def nothing(self) -> bool:

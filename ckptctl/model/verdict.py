@@ -20,6 +20,10 @@ class Verdict(str, enum.Enum):
     UNFINISHED = "could not finish"
     FINDINGS = "findings"
 
+    def __str__(self) -> str:
+        """The word itself."""
+        return self.value
+
     @property
     def exit_code(self) -> ExitCode:
         """The exit code of a command that ends with this verdict."""

@@ -104,14 +104,14 @@ class Place:
         return self.layout.files(store, self.base, self.members)
 
 
-def find(store: Store, framework: str = "") -> list[Place]:
+def find(store: Store, framework: str = "", *, depth: int = DEPTH) -> list[Place]:
     """Find every checkpoint below the store's root, in numeric order of their steps.
 
     The root itself may be one. A directory that is named like a checkpoint and that no layout
     claims is listed too: it may be what is left of one. ``framework`` is the one layout to ask.
     Raises ``NothingThere`` if the root does not exist, ``StorageError`` if it cannot be listed.
     """
-    return sorted(_Walk(store, framework).places(), key=lambda place: place.order)
+    return sorted(_Walk(store, framework).places(depth), key=lambda place: place.order)
 
 
 def name_of_root(store: Store) -> CheckpointName:
@@ -131,14 +131,14 @@ class _Walk:
         self._forced = bool(framework)
         self._links: list[tuple[Entry, CheckpointName]] = []
 
-    def places(self) -> list[Place]:
+    def places(self, depth: int) -> list[Place]:
         """Walk the root, then the linked directories that lead to no place found so far."""
         try:
             entries = self._store.entries()
         except NotFound:
             raise NothingThere(f"{self._store.url}: no such directory") from None
         root = Folder(self._store, "", name_of_root(self._store), tuple(entries))
-        found = list(self._walk(root, DEPTH))
+        found = list(self._walk(root, depth))
         known = {self._real(place.path) for place in found} if self._links else set()
         for entry, name in sorted(self._links, key=lambda one: not one[1].recognised):
             real = self._real(entry.path)

@@ -76,6 +76,35 @@ def decide(
     return decision
 
 
+def suggest(
+    found: Iterable[Family],
+    mesh: Mesh,
+    policies: Mapping[str, Policy],
+    contents: Contents,
+    *,
+    ranks: int,
+) -> dict[str, Policy]:
+    """Return a policy that can be carried out for each component that has none and needs one.
+
+    What loses least comes first: one state that all ranks had, the lowest rank's, none.
+    """
+    families, chosen = [*found], dict(policies)
+    asked = decide(families, mesh, chosen, contents, ranks=ranks)
+    refused = {one.component for one in asked.outcomes if one.verdict == "refused"}
+    for name in sorted(refused):
+        if policies[name] is not Policy.FAIL:
+            continue
+        own = [family for family in families if family.component == name]
+        merging = [Policy.MERGE] if name == "data" else []
+        keeping = [Policy.KEEP] if all(family.shared for family in own) else []
+        for policy in (*merging, *keeping, Policy.DROP):
+            trial = decide(own, mesh, {**chosen, name: policy}, contents, ranks=ranks)
+            if not trial.refusals:
+                chosen[name] = policy
+                break
+    return {name: policy for name, policy in chosen.items() if policy is not policies[name]}
+
+
 def ranks_wanted(family: Family, mesh: Mesh) -> int:
     """Return how many ranks will look for state of a family on a mesh."""
     if not family.axis:
@@ -99,7 +128,7 @@ def _decide(
     if policy == Policy.FAIL:
         decision.refusals.append(
             f"{what} of {_count(len(present))} is there and {_count(wanted)} will look for it: {gap}; "
-            f"say --{family.component} keep or drop"
+            f"`{family.component}` can be keep or drop"
             + (" or merge" if family.component == "data" and not family.fixed else "")
         )
         decision.note(family, "refused", gap)
@@ -153,7 +182,7 @@ def _decide_shared(decision: Decision, family: Family, policy: Policy, contents:
     elif policy == Policy.FAIL or policy == Policy.MERGE:
         decision.refusals.append(
             f"{what} was saved by each of {family.ranks} ranks under one name, and {differing[0]} "
-            f"is not the same on all; say --{family.component} keep (the lowest rank's) or drop"
+            f"is not the same on all; `{family.component}` can be keep (the lowest rank's) or drop"
         )
         decision.note(family, "refused", f"{differing[0]} differs from rank to rank")
     elif policy == Policy.DROP:

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from ckptctl.cli.options import DryRun, Json, Quiet, emit
+from ckptctl import api
+from ckptctl.cli.options import (
+    Checkpoint,
+    DryRun,
+    Format,
+    Framework,
+    Json,
+    Quiet,
+    Workers,
+    chosen,
+    pairs,
+)
+from ckptctl.cli.output.as_text import render
+from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
-from ckptctl.cli.output.text import Screen, plural, safe, size
-from ckptctl.formats.safetensors.writer import parse_size
-from ckptctl.operations.content.selection import Selection, parse_rename
-from ckptctl.operations.convert.convert import convert
-from ckptctl.operations.convert.options import Conversion, ConvertOptions
+from ckptctl.cli.output.text import Screen, plural, safe, said, size
+from ckptctl.results import Conversion
 
 _MOST_LINES = 12
 
 
 def convert_command(
-    checkpoint: Annotated[
-        str,
-        typer.Argument(help="A DCP checkpoint, safetensors file or directory, or torch.save file."),
-    ],
     to: Annotated[str, typer.Option(metavar="safetensors|torch|dcp", help="The format to write.")],
     out: Annotated[str, typer.Option(metavar="DEST", help="A directory, or a file for torch.")],
+    checkpoint: Checkpoint = None,
     only: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Take only these keys; repeatable.")
     ] = None,
@@ -51,38 +57,42 @@ def convert_command(
     force: Annotated[
         bool, typer.Option("--force", help="Take what damage does not touch; the rest is named.")
     ] = False,
-    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Threads.")] = None,
+    workers: Workers = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
+    framework: Framework = "",
+    output_format: Format = "text",
     json: Json = False,
-) -> None:
+) -> int:
     """Write a checkpoint's tensors in another format, streamed, and compare them afterwards.
 
     Every tensor of the result is read back and must be what was read from the source, whose CRCs
     are checked on the way. What the format cannot hold is named. An existing destination is
     refused (5), a source that is not whole too (10).
     """
-    options = ConvertOptions(
-        selection=Selection(
-            tuple(only or ()),
-            tuple(exclude or ()),
-            tuple(strip_prefix or ()),
-            tuple(map(parse_rename, rename or ())),
-        ),
+    output = chosen(output_format, json=json)
+    result = api.convert(
+        checkpoint,
+        out,
+        to=to,
+        only=only or (),
+        exclude=exclude or (),
         dtype=dtype,
-        largest=parse_size(max_shard_size),
+        strip_prefix=strip_prefix or (),
+        rename=pairs("--rename", rename, "OLD=NEW, prefixes of names"),
+        max_shard_size=max_shard_size,
         world_size=world_size,
         force=force,
+        workers=workers,
         dry_run=dry_run,
-        **({} if workers is None else {"workers": workers}),
+        framework=framework,
+        progress=progress(quiet=quiet or output != "text"),
     )
-    result = convert(
-        checkpoint, out, to=to, options=options, progress=progress(quiet=quiet or json)
-    )
-    emit("convert", {"convert": result}, lambda s: render(result, s), json=json, quiet=quiet)
+    return emit(result, output, command="convert", quiet=quiet)
 
 
-def render(result: Conversion, screen: Screen) -> None:
+@render.register
+def render_conversion(result: Conversion, screen: Screen) -> None:
     """Print what was written, what was left out, what a cast lost, and the proof."""
     verb = "would write" if result.dry_run else "wrote"
     what = plural(result.tensors, "tensor")
@@ -101,7 +111,7 @@ def render(result: Conversion, screen: Screen) -> None:
         shown = ", ".join(map(safe, names[:4])) + (
             f" and {len(names) - 4} more" if len(names) > 4 else ""
         )
-        screen.wrapped(f"left out: {shown}: {safe(reason)}", 2)
+        screen.wrapped(f"left out: {shown}: {said(reason)}", 2)
     if result.unsafe:
         shown = ", ".join(map(safe, result.unsafe[:4]))
         more = f" and {len(result.unsafe) - 4} more" if len(result.unsafe) > 4 else ""
@@ -122,4 +132,3 @@ def render(result: Conversion, screen: Screen) -> None:
                 )
     if result.proof:
         screen.line(f"proof: read back and equal to the source, {result.proof}")
-    sys.stdout.flush()

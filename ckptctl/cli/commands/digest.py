@@ -7,20 +7,17 @@ from typing import Annotated
 
 import typer
 
-from ckptctl.cli.options import Json, Quiet, emit
+from ckptctl import api
+from ckptctl.cli.options import Checkpoint, Format, Framework, Json, Quiet, Workers, chosen
+from ckptctl.cli.output.as_text import render
+from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
-from ckptctl.cli.output.text import Screen, columns, plural, safe, size
-from ckptctl.exit_codes import ExitCode
-from ckptctl.operations.content.digest import Content, digest_content
-from ckptctl.operations.content.open import open_tensors
-
-_FINDINGS_CODE = 10
+from ckptctl.cli.output.text import Screen, columns, plural, safe, said, size
+from ckptctl.results import Content
 
 
 def digest_command(
-    checkpoint: Annotated[
-        str, typer.Argument(help="A DCP checkpoint, a safetensors file, or a directory of such.")
-    ],
+    checkpoint: Checkpoint = None,
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="GLOB", help="Only keys that match this pattern; repeatable."),
@@ -28,38 +25,37 @@ def digest_command(
     summary: Annotated[
         bool, typer.Option("--summary", help="Print only the digests over everything.")
     ] = False,
-    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Threads that read.")] = None,
+    workers: Workers = None,
     quiet: Quiet = False,
+    framework: Framework = "",
+    output_format: Format = "text",
     json: Json = False,
-) -> None:
+) -> int:
     """Print what every tensor and object holds as a digest, whatever its sharding and format.
 
     Two checkpoints of one state have equal digests, however many ranks wrote them. All bytes are
     read and every CRC-32 is checked; what cannot be digested is said, and the exit code is 10.
     """
-    opened = open_tensors(checkpoint)
-    content = digest_content(
-        opened, only=only or (), workers=workers, progress=progress(quiet=quiet or json)
+    output = chosen(output_format, json=json)
+    content = api.digest(
+        checkpoint,
+        only=only or (),
+        workers=workers,
+        framework=framework,
+        progress=progress(quiet=quiet or output != "text"),
     )
-    faults = tuple(fault.message for fault in opened.serious)
-    problems = (*faults, *content.problems)
-    emit(
-        "digest",
-        {"content": content, "problems": problems},
-        lambda screen: render(content, screen, summary=summary),
-        json=json,
-        quiet=quiet,
-    )
-    for problem in problems:
-        sys.stderr.write(f"ckptctl: {safe(problem)}\n")
-    if problems:
-        raise typer.Exit(_FINDINGS_CODE)
+    code = emit(content, output, command="digest", quiet=quiet, summary=summary)
+    for problem in content.problems:
+        sys.stderr.write(f"ckptctl: {said(problem)}\n")
     if content.nothing:
-        sys.stderr.write(f"ckptctl: {safe(opened.url)}: nothing to digest: no key is chosen\n")
-        raise typer.Exit(ExitCode.STORAGE_FAILED)
+        sys.stderr.write(
+            f"ckptctl: {said(content.checkpoint)}: nothing to digest: no key is chosen\n"
+        )
+    return code
 
 
-def render(content: Content, screen: Screen, *, summary: bool) -> None:
+@render.register
+def render_content(content: Content, screen: Screen, *, summary: bool = False) -> None:
     """Print one line for each key, and the digests over all of them."""
     if not summary:
         rows = [

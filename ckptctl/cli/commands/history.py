@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from ckptctl.cli.options import Json, emit
+from ckptctl import api
+from ckptctl.cli.options import Format, Framework, Json, Root, chosen
+from ckptctl.cli.output.as_text import render
+from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.text import Screen, columns, safe
-from ckptctl.operations.catalog.history import Event, history
-from ckptctl.storage import open_store
+from ckptctl.results import History
 
 
 def history_command(
-    root: Annotated[str, typer.Argument(help="Directory or URL that holds checkpoints.")],
+    root: Root = None,
+    framework: Framework = "",
+    output_format: Format = "text",
     json: Json = False,
-) -> None:
+) -> int:
     """Show who committed, promoted, rolled back and quarantined what, when and why."""
-    events = history(open_store(root))
-    emit("history", {"root": root, "events": events}, lambda s: render(events, s), json=json)
+    return emit(
+        api.history(root, framework=framework), chosen(output_format, json=json), command="history"
+    )
 
 
-def render(events: list[Event], screen: Screen) -> None:
+@render.register
+def render_history(found: History, screen: Screen) -> None:
     """Print one line for each record, oldest first."""
     rows = [("TIME", "WHAT", "CHECKPOINT", "STEP", "BY", "REASON")]
     rows += [
         (
             safe(event.time or "?"),
             f"{event.what} (revision {event.revision})" if event.revision else event.what,
-            safe(event.checkpoint),
+            safe(event.name),
             "-" if event.step is None else f"{event.step}",
             safe(event.actor),
             safe(event.reason),
         )
-        for event in events
+        for event in found.events
     ]
     for number, cells in enumerate(columns(rows, right=(3,))):
         line = "".join(cells).rstrip()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from ckptctl.cli.output.json import to_json
-from ckptctl.cli.output.text import Screen, age, columns, safe, size
+from ckptctl import api
+from ckptctl.cli.options import Format, Framework, Json, Root, chosen
+from ckptctl.cli.output.as_text import render
+from ckptctl.cli.output.emit import emit
+from ckptctl.cli.output.text import Screen, age, columns, safe, said, size
 from ckptctl.model.commit_state import State
-from ckptctl.operations.catalog.list import Listing, list_checkpoints
-from ckptctl.storage import open_store
+from ckptctl.results import Listing
 
 _COLOURS = {
     State.COMPLETE: "green",
@@ -25,7 +26,7 @@ _COLOURS = {
 
 
 def list_command(
-    root: Annotated[str, typer.Argument(help="Directory or URL that holds checkpoints, or one.")],
+    root: Root = None,
     committed: Annotated[bool, typer.Option("--committed", help="Only committed ones.")] = False,
     state: Annotated[
         list[State] | None,
@@ -33,37 +34,31 @@ def list_command(
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the last so many.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Parse large metadata too.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+    framework: Framework = "",
+    output_format: Format = "text",
+    json: Json = False,
+) -> int:
     """List every checkpoint below a root, in numeric order of their steps.
 
     Looks at names, sizes and small metadata, never at payloads: "complete" means that every file
     the metadata needs is there and as long as it says. `ckptctl verify` proves more.
     """
-    states = list(state or [])
-    if committed:
-        states += [State.COMMITTED, State.PROMOTED]
-    listing = list_checkpoints(open_store(root), check=check, states=states, limit=limit)
-    if json:
-        fields: dict[str, object] = {
-            "root": listing.root,
-            "checkpoints": listing.rows,
-            "dangling": listing.dangling,
-        }
-        sys.stdout.write(to_json("ckptctl/list/1", fields) + "\n")
-    else:
-        render(listing, Screen(sys.stdout))
+    listing = api.list_checkpoints(
+        root, committed=committed, states=state or (), limit=limit, check=check, framework=framework
+    )
+    return emit(listing, chosen(output_format, json=json), command="list")
 
 
-def render(listing: Listing, screen: Screen) -> None:
+@render.register
+def render_listing(listing: Listing, screen: Screen) -> None:
     """Print a listing as aligned columns, one line for each checkpoint."""
     header = ("NAME", "STEP", "STATE", "FORMAT", "RANKS", "FILES", "SIZE", "AGE", "POINTERS")
     rows = [header]
-    for row in listing.rows:
+    for row in listing.checkpoints:
         number = row.step if row.step is not None else row.epoch
         rows.append(
             (
-                safe(row.path),
+                safe(row.name),
                 "-" if number is None else f"{number}",
                 row.state.value,
                 row.format,
@@ -76,11 +71,11 @@ def render(listing: Listing, screen: Screen) -> None:
         )
     cells = columns(rows, right=(1, 4, 5, 6, 7))
     screen.line(screen.paint("".join(cells[0]).rstrip(), "bold"))
-    for row, line in zip(listing.rows, cells[1:], strict=True):
+    for row, line in zip(listing.checkpoints, cells[1:], strict=True):
         line[2] = screen.paint(line[2], _COLOURS.get(row.state, ""))
         screen.line("".join(line).rstrip())
         if row.reason:
-            screen.wrapped(screen.paint(safe(row.reason), "dim"), 4)
+            screen.wrapped(screen.paint(said(row.reason), "dim"), 4)
     for pointer in listing.dangling:
         name, text = safe(pointer.name), safe(pointer.text)
         screen.line(

@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
-from ckptctl.cli.options import DryRun, Json, Quiet, Yes, confirm, emit
+from ckptctl import api
+from ckptctl.cli.options import (
+    Checkpoint,
+    DryRun,
+    Format,
+    Framework,
+    Json,
+    Quiet,
+    Workers,
+    Yes,
+    chosen,
+    confirm,
+)
+from ckptctl.cli.output.as_text import render
+from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
-from ckptctl.cli.output.text import Screen, columns, plural, safe, size
-from ckptctl.operations.reshard.plan import Request
-from ckptctl.operations.reshard.reshard import Resharding, ReshardOptions, reshard
-from ckptctl.sharding.cuts import DimRule
-from ckptctl.sharding.mesh import Mesh
-from ckptctl.sharding.rank_policy import Policy
+from ckptctl.cli.output.resolution import explain, summary
+from ckptctl.cli.output.spelling import flag
+from ckptctl.cli.output.text import Screen, columns, plural, safe, said, size
+from ckptctl.model.plain import absolute
+from ckptctl.results import DecisionNeeded, NoneUsable, Resharding
 
-_REFUSED_CODE = 5
 _MOST_FILES = 16
 _COLOURS = {"kept": "green", "changed": "yellow", "unknown": "yellow"}
 
 
 def reshard_command(
-    checkpoint: Annotated[str, typer.Argument(help="Directory or URL of one DCP checkpoint.")],
+    ctx: typer.Context,
     world_size: Annotated[
         int, typer.Option(min=1, metavar="N", help="How many ranks the result is for.")
     ],
-    out: Annotated[str, typer.Option(metavar="DEST", help="Directory or URL to be made.")],
+    checkpoint: Checkpoint = None,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="DEST", help="Directory or URL to be made.  [default: ROOT-wN/NAME]"),
+    ] = None,
     mesh: Annotated[
         str, typer.Option(metavar="AXES", help="How the ranks are laid out: dp=4,tp=2.")
     ] = "",
@@ -49,48 +68,78 @@ def reshard_command(
     force: Annotated[
         bool, typer.Option("--force", help="Leave damaged keys out, and name them.")
     ] = False,
-    workers: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Threads that read and write.")
-    ] = None,
+    workers: Workers = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     quiet: Quiet = False,
+    framework: Framework = "",
+    output_format: Format = "text",
     json: Json = False,
-) -> None:
+) -> int:
     """Write a checkpoint anew for another number of ranks, prove it equal, and commit it.
 
     No torch and no GPU; memory stays small however large the checkpoint is. The source is verified
     first and never touched. What a change of ranks does not preserve is said by --dry-run, before
     anything is queued. Nothing is committed unless every tensor and object reads back as it was.
     """
-    policies = {
-        "rng": _policy("--rng", rng, ("keep", "drop", "fail")),
-        "data": _policy("--data", data, ("keep", "merge", "drop", "fail")),
-    }
-    request = Request(
-        world_size,
-        Mesh.parse(mesh) if mesh else None,
-        tuple(map(DimRule.parse, dim_rule or ())),
-        policies,
-    )
-    options = ReshardOptions(request, dry_run=dry_run, resume=resume, force=force)
-    if workers is not None:
-        options = options.with_workers(workers)
+    output = chosen(output_format, json=json)
     if force and not dry_run:
         confirm("leave out whatever is damaged?", yes=yes)
-    result = reshard(checkpoint, out, options=options, progress=progress(quiet=quiet or json))
-    emit("reshard", {"reshard": result}, lambda s: render(result, s), json=json, quiet=quiet)
+    try:
+        result = api.reshard(
+            checkpoint,
+            out,
+            world_size=world_size,
+            mesh=mesh,
+            dim_rule=dim_rule or (),
+            rng=rng,
+            data=data,
+            resume=resume,
+            force=force,
+            workers=workers,
+            dry_run=dry_run,
+            framework=framework,
+            progress=progress(quiet=quiet or output != "text"),
+        )
+    except NoneUsable as error:
+        explain(error.notes, error.skipped)
+        raise
+    except DecisionNeeded as needed:
+        _explain_choice(needed.resharding, quiet=quiet)
+        complete = command_line(ctx.params, needed.resharding)
+        needed.args = (f"{needed}; to do it, type\n{complete}",)
+        raise
+    _explain_choice(result, quiet=quiet)
+    code = emit(result, output, command="reshard", quiet=quiet)
     if result.refusals:
-        raise typer.Exit(_REFUSED_CODE)
+        sys.stderr.write(f"{safe(command_line(ctx.params, result))}\n")
+    return code
 
 
-def _policy(option: str, text: str, known: tuple[str, ...]) -> Policy:
-    if text not in known:
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(known)}", param_hint=option)
-    return Policy(text)
+def _explain_choice(result: Resharding, *, quiet: bool) -> None:
+    if result.chosen is not None and not quiet:
+        explain(result.chosen.notes, result.chosen.skipped)
+        sys.stderr.write(f"ckptctl: {summary(result.chosen)}\n")
 
 
-def render(result: Resharding, screen: Screen) -> None:
+def command_line(given: Mapping[str, Any], result: Resharding) -> str:
+    """Return the whole command that does what was asked for, with the decisions that it needs."""
+    values = {**given, **result.suggested, "out": absolute(result.destination)}
+    words = ["ckptctl", "reshard", absolute(result.source)]
+    for name, value in values.items():
+        option = flag(name)
+        if not option or value in (None, False, "", [], ()):
+            continue
+        if value is True:
+            words.append(option)
+            continue
+        for one in value if isinstance(value, list | tuple) else (value,):
+            words += [option, str(one)]
+    return shlex.join(words)
+
+
+@render.register
+def render_resharding(result: Resharding, screen: Screen) -> None:
     """Print the plan, what goes on as before and what does not, and what came of it."""
     known = result.ranks_before is not None
     before = plural(result.ranks_before or 0, "rank") if known else "an unknown number of ranks"
@@ -119,7 +168,7 @@ def render(result: Resharding, screen: Screen) -> None:
         [
             f"  {aspect.name}",
             screen.paint(f"{aspect.verdict:7}", _COLOURS[aspect.verdict]),
-            safe(aspect.why),
+            said(aspect.why),
         ]
         for aspect in result.aspects
     ]
@@ -130,7 +179,7 @@ def render(result: Resharding, screen: Screen) -> None:
             shown = ", ".join(map(safe, names[:4])) + (" and more" if len(names) > 4 else "")
             screen.line(f"  {plural(len(names), 'key')} {what}: {shown}")
     for refusal in result.refusals:
-        screen.line(f"{screen.paint('cannot be done', 'red', 'bold')}: {safe(refusal)}")
+        screen.line(f"{screen.paint('cannot be done', 'red', 'bold')}: {said(refusal)}")
     if result.refusals:
         return
     if result.dry_run:

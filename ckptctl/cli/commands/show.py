@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated, TypeVar
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
-from ckptctl.cli.output.json import to_json
+from ckptctl import api
+from ckptctl.cli.options import Checkpoint, Format, Framework, Json, chosen
+from ckptctl.cli.output.as_text import render
+from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.tensor_layout import draw_layout
 from ckptctl.cli.output.text import Screen, age, columns, number, plural, ranks, safe, size
-from ckptctl.errors import UsageError
 from ckptctl.model.geometry import Shape
-from ckptctl.operations.catalog.show import Description, FileRow, ObjectRow, TensorRow, Viewer
-from ckptctl.operations.find import open_place
-from ckptctl.storage import open_store
+from ckptctl.results import Description, FileRow, ObjectRow, Shown, TensorRow
 
 _VALUE_WIDTH = 60
 _MOST_RANKS = 16
 
 
 def show_command(
-    checkpoint: Annotated[str, typer.Argument(help="Directory or URL of one checkpoint.")],
+    checkpoint: Checkpoint = None,
     pattern: Annotated[
         str, typer.Argument(help="With --tensors or --objects: only names like this.")
     ] = "*",
@@ -32,38 +31,39 @@ def show_command(
     layout: Annotated[
         str | None, typer.Option(metavar="FQN", help="Draw where one tensor's pieces lie.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+    framework: Framework = "",
+    output_format: Format = "text",
+    json: Json = False,
+) -> int:
     """Show what is in a checkpoint: step, components, dtypes, files of each rank.
 
     Values are decoded without running anything; an object of an unknown class is named, not built.
     """
-    if sum((tensors, objects, files, layout is not None)) > 1:
-        raise UsageError("choose one of --tensors, --objects, --files and --layout")
-    store = open_store(checkpoint)
-    viewer = Viewer(store, open_place(store))
-    if tensors:
-        _emit("tensors", viewer.tensors(pattern), render_tensors, json=json)
-    elif objects:
-        _emit("objects", viewer.objects(pattern), render_objects, json=json)
-    elif files:
-        _emit("files", viewer.files(), render_files, json=json)
-    elif layout is not None:
-        _emit("layout", viewer.layout(layout), draw_layout, json=json)
-    else:
-        _emit("description", viewer.describe(), render_description, json=json)
+    result = api.show(
+        checkpoint,
+        tensors=tensors,
+        objects=objects,
+        files=files,
+        layout=layout,
+        pattern=pattern,
+        framework=framework,
+    )
+    return emit(result, chosen(output_format, json=json), command="show")
 
 
-Result = TypeVar("Result")
-
-
-def _emit(
-    name: str, result: Result, render: Callable[[Result, Screen], None], *, json: bool
-) -> None:
-    if json:
-        sys.stdout.write(to_json("ckptctl/show/1", {name: result}) + "\n")
-    else:
-        render(result, Screen(sys.stdout))
+@render.register
+def render_shown(found: Shown, screen: Screen) -> None:
+    """Print what was asked for."""
+    if found.tensors is not None:
+        render_tensors(found.tensors, screen)
+    elif found.objects is not None:
+        render_objects(found.objects, screen)
+    elif found.files is not None:
+        render_files(found.files, screen)
+    elif found.layout is not None:
+        draw_layout(found.layout, screen)
+    elif found.description is not None:
+        render_description(found.description, screen)
 
 
 def render_description(found: Description, screen: Screen) -> None:
@@ -135,7 +135,7 @@ def _render_progress(found: Description, screen: Screen) -> None:
             screen.line("".join(line).rstrip())
 
 
-def render_tensors(rows: list[TensorRow], screen: Screen) -> None:
+def render_tensors(rows: Sequence[TensorRow], screen: Screen) -> None:
     """Print tensors with shape, dtype, bytes, and how they are cut over which ranks."""
     table = [("TENSOR", "DTYPE", "SHAPE", "BYTES", "PARTS", "RANKS")]
     table += [
@@ -164,7 +164,7 @@ def shape(found: Shape) -> str:
     return f"[{', '.join(map(str, found))}]"
 
 
-def render_objects(rows: list[ObjectRow], screen: Screen) -> None:
+def render_objects(rows: Sequence[ObjectRow], screen: Screen) -> None:
     """Print the values that are not tensors."""
     table = [("OBJECT", "RANK", "VALUE")]
     table += [
@@ -184,7 +184,7 @@ def _short(value: object) -> str:
     return text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 3] + "..."
 
 
-def render_files(rows: list[FileRow], screen: Screen) -> None:
+def render_files(rows: Sequence[FileRow], screen: Screen) -> None:
     """Print the files with size and age, and how many items each holds."""
     table = [("FILE", "RANK", "ITEMS", "BYTES", "AGE")]
     table += [

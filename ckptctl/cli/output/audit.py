@@ -1,62 +1,12 @@
-"""What a user says about completeness, and the line that ``verify`` prints about it."""
+"""The line that ``verify`` prints about completeness."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated
-
-import typer
-
 from ckptctl.cli.output.text import plural, ranks, safe
-from ckptctl.completeness.audit import PROFILES, Audit, Lack, Part, Presence, Wanted
-from ckptctl.completeness.classifier import NAMES
-from ckptctl.errors import UsageError
+from ckptctl.completeness.audit import Audit, Lack, Part, Presence
 
 _NAMED = 3
 """Parameters without state that the line names; it counts more."""
-
-Required = Annotated[
-    str,
-    typer.Option(
-        "--require", metavar="PROFILE", help="What it must hold: resume, weights, serve or none."
-    ),
-]
-AllowMissing = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow-missing", metavar="COMPONENT", help="Accept that it is missing; repeatable."
-    ),
-]
-Mapped = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--map", metavar="GLOB=COMPONENT", help="Which component such keys are; repeatable."
-    ),
-]
-
-
-def wanted_of(
-    profile: str, allow_missing: Iterable[str] | None, mapping: Iterable[str] | None
-) -> Wanted:
-    """Check what a user said; ``none`` and an empty profile require nothing."""
-    if profile not in (*PROFILES, "none", ""):
-        raise UsageError(f"--require takes {', '.join(PROFILES)} or none, not {profile!r}")
-    allowed = frozenset(allow_missing or ())
-    for name in sorted(allowed):
-        _check(name, "--allow-missing")
-    pairs = []
-    for text in mapping or ():
-        pattern, _, name = text.rpartition("=")
-        if not pattern:
-            raise UsageError(f"--map takes GLOB=COMPONENT such as 'gpt.*=model', not {text!r}")
-        _check(name, "--map")
-        pairs.append((pattern, name))
-    return Wanted(profile if profile != "none" else "", allowed, tuple(pairs))
-
-
-def _check(name: str, option: str) -> None:
-    if name not in NAMES:
-        raise UsageError(f"{option}: there is no component {name!r}; there are {', '.join(NAMES)}")
 
 
 def audit_line(audit: Audit) -> str:

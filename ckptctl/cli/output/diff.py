@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 
+from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.text import Screen, columns, plural, safe
 from ckptctl.comparison.consequences import Consequence
 from ckptctl.comparison.difference import (
@@ -36,6 +37,7 @@ _MEANING = {
 _FORMATS = {"dcp": "DCP", "torch": "torch.save"}
 
 
+@render.register
 def render_diff(found: Diff, screen: Screen) -> None:
     """Print everything that differs, by part, and an answer in the end."""
     for letter, side in (("A", found.a), ("B", found.b)):

@@ -6,7 +6,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from ckptctl.cli.output.text import safe
-from ckptctl.operations.progress import Progress, Silent
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -64,6 +63,6 @@ class Bar:
             self._bar = None
 
 
-def progress(*, quiet: bool) -> Progress:
-    """Return a bar where somebody is there to see it."""
-    return Bar() if sys.stderr.isatty() and not quiet else Silent()
+def progress(*, quiet: bool) -> Bar | None:
+    """Return a bar where somebody is there to see it, else nothing."""
+    return Bar() if sys.stderr.isatty() and not quiet else None

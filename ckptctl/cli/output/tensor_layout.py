@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckptctl.cli.output.text import Screen, columns, plural, safe, size
 from ckptctl.model.geometry import Box
-from ckptctl.operations.catalog.show import BoxRow, Layout
+from ckptctl.results import BoxRow, Layout
 
 _MOST_DOWN, _MOST_ACROSS = 32, 16
 

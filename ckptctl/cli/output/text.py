@@ -29,15 +29,24 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
 
 
+def said(message: object) -> str:
+    """Write what the library says, escaped, with its options spelled as flags."""
+    from ckptctl.cli.output.spelling import spelled
+
+    return safe(spelled(message))
+
+
 class Screen:
     """Where text goes, how wide it is, and whether it takes colour."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Look at the stream and at ``NO_COLOR``, ``FORCE_COLOR`` and ``COLUMNS``."""
+        """Look at the stream, ``CKPTCTL_COLOR``, ``NO_COLOR``, ``FORCE_COLOR`` and ``COLUMNS``."""
+        wanted = os.environ.get("CKPTCTL_COLOR", "auto")
         self._stream = stream
         self.terminal = stream.isatty()
-        self.colour = (
-            not os.environ.get("NO_COLOR")
+        self.colour = wanted == "always" or (
+            wanted != "never"
+            and not os.environ.get("NO_COLOR")
             and os.environ.get("TERM") != "dumb"
             and (self.terminal or bool(os.environ.get("FORCE_COLOR")))
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.audit import audit_line
-from ckptctl.cli.output.text import Screen, plural, ranks, safe, size
+from ckptctl.cli.output.text import Screen, plural, ranks, safe, said, size
 from ckptctl.model.finding import Coverage, Finding, Severity, Stage
 from ckptctl.model.geometry import Box
-from ckptctl.operations.verify.options import Options
-from ckptctl.operations.verify.verify import Verdict, Verification
+from ckptctl.model.verdict import Verdict
+from ckptctl.results import Verification, Verifications
 
 _MOST_FINDINGS = 40
 _WITHOUT = {
@@ -21,12 +24,26 @@ _WITH = {Verdict.SUSPECT: ("SUSPECT", "yellow"), Verdict.UNVERIFIED: ("UNVERIFIE
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 
-def render(result: Verification, screen: Screen, options: Options, *, quiet: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the text of a verification rests on beside its result: how far was asked to look.
+
+    ``chosen`` means that not all checks were asked; with ``quiet`` good news is left out, and
+    findings below ``fail_on``.
+    """
+
+    quick: bool = False
+    chosen: bool = False
+    fail_on: Severity = Severity.ERROR
+    quiet: bool = False
+
+
+def render_one(result: Verification, screen: Screen, view: View) -> None:
     """Print the verification of one checkpoint: coverage, findings, verdict."""
-    if quiet and result.good:
+    if view.quiet and result.good:
         return
     name = safe(result.checkpoint)
-    if not quiet:
+    if not view.quiet:
         screen.line(screen.paint(name, "bold") + _summary(result))
         for stage in Stage:
             rows = [row for row in result.report.coverage if row.stage == stage]
@@ -36,12 +53,12 @@ def render(result: Verification, screen: Screen, options: Options, *, quiet: boo
                     text = audit_line(result.audit) + _gaps(rows)
                 screen.wrapped(f"{stage.word:<9} {text}", 2)
     findings = result.report.findings
-    shown = [f for f in findings if not quiet or f.severity >= options.fail_on]
+    shown = [f for f in findings if not view.quiet or f.severity >= view.fail_on]
     for finding in shown[:_MOST_FINDINGS]:
         _render_finding(finding, screen)
     if len(shown) > _MOST_FINDINGS:
         screen.line(f"... and {len(shown) - _MOST_FINDINGS} more; --json has all of them")
-    screen.line(_verdict(result, options, screen, name))
+    screen.line(_verdict(result, view, screen, name))
 
 
 def _summary(result: Verification) -> str:
@@ -71,7 +88,7 @@ def _coverage(rows: list[Coverage]) -> str:
 
 def _gaps(rows: list[Coverage]) -> str:
     gaps = [gap for row in rows for gap in row.gaps]
-    return "".join(f"; {gap.count:,} not examined: {safe(gap.reason)}" for gap in gaps)
+    return "".join(f"; {gap.count:,} not examined: {said(gap.reason)}" for gap in gaps)
 
 
 def plural_of(row: Coverage) -> str:
@@ -92,18 +109,18 @@ def _render_finding(finding: Finding, screen: Screen) -> None:
         place.append(f"bytes {where.start}-{where.stop}")
     head = f"{finding.severity.word} {finding.check}:"
     screen.wrapped(f"{screen.paint(head, _COLOURS[finding.severity], 'bold')} {' '.join(place)}", 2)
-    screen.wrapped(safe(finding.message), 6)
+    screen.wrapped(said(finding.message), 6)
     if finding.loss:
-        screen.wrapped(f"lost: {safe(finding.loss)}", 6)
+        screen.wrapped(f"lost: {said(finding.loss)}", 6)
     if finding.remedy:
-        screen.wrapped(f"next: {safe(finding.remedy)}", 6)
+        screen.wrapped(f"next: {said(finding.remedy)}", 6)
 
 
 def _slices(box: Box) -> str:
     return f"[{', '.join(f'{o}:{o + s}' for o, s in zip(box.offsets, box.sizes, strict=True))}]"
 
 
-def _verdict(result: Verification, options: Options, screen: Screen, name: str) -> str:
+def _verdict(result: Verification, view: View, screen: Screen, name: str) -> str:
     counts = [
         plural(number, severity.word)
         for severity in sorted(Severity, reverse=True)
@@ -111,23 +128,23 @@ def _verdict(result: Verification, options: Options, screen: Screen, name: str) 
     ]
     if result.verdict is Verdict.FINDINGS:
         return screen.paint(f"FINDINGS: {name}: {', '.join(counts)}", "red", "bold")
-    why = safe(result.why)
+    why = said(result.why)
     if result.verdict in _WITHOUT:
         return screen.paint(f"{_WITHOUT[result.verdict]}: {name}: {why}", "yellow", "bold")
-    text = f"{name}: {_extent(result, options)}"
+    text = f"{name}: {_extent(result, view)}"
     if counts:
         text += f" ({', '.join(counts)})"
     word, colour = _WITH.get(result.verdict, ("OK", "green"))
     return screen.paint(f"{word}: {text}; {why}", colour, "bold")
 
 
-def _extent(result: Verification, options: Options) -> str:
+def _extent(result: Verification, view: View) -> str:
     """Say how much of the content the verdict rests on."""
-    if options.select or options.ignore:
+    if view.chosen:
         return "the chosen checks found nothing"
     rows = [row for row in result.report.coverage if row.stage == Stage.CONTENT]
     examined, total = sum(row.examined for row in rows), sum(row.total for row in rows)
-    if options.quick:
+    if view.quick:
         return "structure whole, content not read"
     items = [row for row in result.report.coverage if row.stage == Stage.ITEMS]
     seen, all_items = sum(row.examined for row in items), sum(row.total for row in items)
@@ -140,8 +157,12 @@ def _extent(result: Verification, options: Options) -> str:
     return f"structure whole, content of {examined:,} of {total:,} records checked"
 
 
-def render_sum(results: list[Verification], screen: Screen) -> None:
-    """Print how many checkpoints were good."""
+@render.register
+def render_sum(found: Verifications, screen: Screen) -> None:
+    """Print how many checkpoints were good; each was printed as soon as it was verified."""
+    results = found.checkpoints
+    if len(results) < 2:
+        return
     always = ("ok", "with findings")
     words = ("ok", "unverified", "suspect", "with findings", "with nothing to examine")
     counts = dict.fromkeys((*words, "not examined", "not finished"), 0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from ckptctl import protocol
 from ckptctl.errors import MalformedData, NothingThere
+from ckptctl.model.answer import Answer
 from ckptctl.model.manifest import LATEST, MANIFEST, QUARANTINE
-from ckptctl.operations.find import find
+from ckptctl.model.plain import PATH
+from ckptctl.operations.find import Place, find
 from ckptctl.storage import Store
 
 
@@ -17,20 +20,28 @@ class Event:
 
     time: str
     what: str
-    checkpoint: str
+    name: str
     step: int | None = None
     actor: str = ""
     reason: str = ""
     revision: int | None = None
 
 
-def history(store: Store) -> list[Event]:
+@dataclass(frozen=True, slots=True)
+class History(Answer):
+    """Every record below a root, in the order of their times."""
+
+    root: str = field(metadata=PATH)
+    events: tuple[Event, ...]
+
+
+def history(store: Store, *, places: Sequence[Place] | None = None) -> History:
     """Read every record below a root, in the order of their times.
 
     Raises ``NothingThere`` for a root without a checkpoint and without records.
     """
     events = list(_moves(store))
-    places = find(store)
+    places = find(store) if places is None else list(places)
     if not places and not events:
         raise NothingThere(f"{store.url}: no checkpoint and no record of one")
     for place in places:
@@ -56,7 +67,8 @@ def history(store: Store) -> list[Event]:
                         record.time, what, place.path, place.name.step, record.actor, record.reason
                     )
                 )
-    return sorted(events, key=lambda event: (event.time, event.revision or 0))
+    events.sort(key=lambda event: (event.time, event.revision or 0))
+    return History(store.url, tuple(events))
 
 
 def _moves(store: Store) -> list[Event]:

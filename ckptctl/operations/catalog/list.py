@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ckptctl.errors import MalformedData, NothingThere, StorageError
+from ckptctl.model.answer import Answer
 from ckptctl.model.checkpoint import File, rank_of
 from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import LATEST, QUARANTINE
-from ckptctl.operations.find import Order, Place, find, not_read
+from ckptctl.model.plain import PATH, TIME
+from ckptctl.operations.find import Order, Place, address, find, not_read
 from ckptctl.operations.pointers import Pointer, pointers, recorded
 from ckptctl.protocol import read_manifest, read_pointer, read_quarantine
 from ckptctl.storage import Store
@@ -17,9 +19,10 @@ from ckptctl.storage import Store
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One checkpoint in a listing; ``size`` in bytes, ``modified`` in seconds since the epoch."""
+    """One checkpoint in a listing; ``name`` is its path below the root, ``size`` in bytes, ``modified`` in seconds since the epoch."""
 
-    path: str
+    name: str
+    path: str = field(metadata=PATH)
     step: int | None
     epoch: int | None
     state: State
@@ -27,7 +30,7 @@ class Row:
     ranks: int | None = None
     files: int = 0
     size: int = 0
-    modified: float | None = None
+    modified: float | None = field(default=None, metadata=TIME)
     pointers: tuple[str, ...] = ()
     reason: str = ""
     linked: bool = False
@@ -44,11 +47,11 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Answer):
     """All checkpoints of a root in numeric order, and pointers that name none of them."""
 
-    root: str
-    rows: tuple[Row, ...]
+    root: str = field(metadata=PATH)
+    checkpoints: tuple[Row, ...]
     dangling: tuple[Pointer, ...] = ()
 
 
@@ -58,16 +61,19 @@ def list_checkpoints(
     check: bool = False,
     states: Iterable[State] = (),
     limit: int | None = None,
+    places: Sequence[Place] | None = None,
+    whole: bool = True,
 ) -> Listing:
     """List the checkpoints below a root, or the one given.
 
     Sizes and metadata are looked at, payloads are not. With ``check`` also large metadata is
     parsed. ``limit`` keeps the last so many. One that cannot be read is a row with its reason.
+    ``places`` are those of the root where they are known; not ``whole``, they are some of them.
     Raises ``NothingThere`` for a root that is not there or holds no checkpoint.
     """
-    places = find(store)
+    places = find(store) if places is None else list(places)
     if not places:
-        raise NothingThere(f"{store.url}: no checkpoint below this directory")
+        raise NothingThere(f"{store.url}: no checkpoint here or below")
     named = [*pointers(store, places), *recorded(store, places)]
     paths = {place.path for place in places}
     wanted = frozenset(states)
@@ -79,10 +85,12 @@ def list_checkpoints(
     rows = [_row(store, place, named, promoted, known, check=check) for place in places]
     if any(place.name.step is None for place in places):  # their manifests may tell
         orders = {place.path or ".": place.order for place in places}
-        rows.sort(key=lambda row: order_by(row.step, orders[row.path]))
+        rows.sort(key=lambda row: order_by(row.step, orders[row.name]))
     if wanted:
         rows = [row for row in rows if row.state in wanted]
         rows = rows[-limit:] if limit is not None else rows
+    if not whole:
+        return Listing(store.url, tuple(rows))
     dangling = tuple(pointer for pointer in named if pointer.target is None)
     if promoted is not None and promoted not in paths:
         dangling = (Pointer(LATEST, promoted), *(one for one in dangling if one.name != LATEST))
@@ -111,7 +119,8 @@ def _row(
         state = State.PROMOTED if state is State.COMMITTED else state
     times = [file.modified for file in files.values() if file.modified is not None]
     return Row(
-        path=place.path or ".",
+        name=place.path or ".",
+        path=address(store, place.path),
         step=seen.step if place.name.step is None else place.name.step,
         epoch=place.name.epoch,
         state=state,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ckptctl import protocol
 from ckptctl.errors import Findings, MalformedData, NothingThere, StorageError
+from ckptctl.model.answer import Answer
 from ckptctl.model.commit_state import State
 from ckptctl.model.finding import Severity
 from ckptctl.model.manifest import LATEST, MANIFEST, Manifest
+from ckptctl.model.plain import PATH
 from ckptctl.operations.catalog.list import state_of
 from ckptctl.operations.find import Place, address, find
 from ckptctl.operations.pointers import pointers
@@ -37,19 +39,19 @@ class ResolveOptions:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A checkpoint that was not taken, and why."""
+    """A checkpoint that was not taken, by its name below the root, and why."""
 
-    checkpoint: str
+    name: str
     step: int | None
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Resolution:
+class Resolution(Answer):
     """The checkpoint to resume from; ``how`` says why this one, ``proof`` how it was checked."""
 
-    path: str
-    url: str
+    name: str
+    path: str = field(metadata=PATH)
     step: int | None
     how: str
     proof: str
@@ -75,7 +77,11 @@ class NoneUsable(Findings):
 
 
 def resolve(
-    store: Store, *, options: ResolveOptions | None = None, progress: Progress | None = None
+    store: Store,
+    *,
+    options: ResolveOptions | None = None,
+    progress: Progress | None = None,
+    places: Sequence[Place] | None = None,
 ) -> Resolution:
     """Choose the newest committed checkpoint that verifies and fits.
 
@@ -85,7 +91,7 @@ def resolve(
     ``StorageError`` if that could not be found out.
     """
     options = options or ResolveOptions()
-    places = find(store)
+    places = find(store) if places is None else list(places)
     # not tolerant: the newest revision may be a rollback, which an older one must not undo
     pointer = protocol.read_pointer(store)
     if not places:
@@ -115,7 +121,7 @@ def resolve(
             )
         skipped.append(Skipped(candidate.place.path, candidate.manifest.step, reason))
     if options.allow_uncommitted:
-        taken = {*manifests, *(skip.checkpoint for skip in skipped)}
+        taken = {*manifests, *(skip.name for skip in skipped)}
         for place in reversed([p for p in places if p.path not in taken and p.readable]):
             reason, failed = _check_uncommitted(store, place, options, progress)
             troubles.append(failed)
@@ -124,7 +130,7 @@ def resolve(
                 return _resolution(store, place, place.name.step, how, options, skipped, notes)
             skipped.append(Skipped(place.path, place.name.step, reason))
     else:
-        known = {skip.checkpoint for skip in skipped}
+        known = {skip.name for skip in skipped}
         for place in reversed(places):
             if place.path not in manifests and place.path not in known:
                 seen = state_of(store, place)

@@ -22,7 +22,7 @@ from ckptctl.model.checkpoint import (
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Box, Shape
 from ckptctl.operations.content.value import read_value
-from ckptctl.operations.find import Place, read_checkpoint
+from ckptctl.operations.find import Place, address, read_checkpoint
 from ckptctl.storage import Store
 
 _PROGRESS = ("progress", "scheduler")
@@ -140,6 +140,7 @@ class Viewer:
         storage does not answer.
         """
         self._store, self._place = store, place
+        self._url = address(store, place.path)
         self.checkpoint: Checkpoint = read_checkpoint(store, place)
         if not self.checkpoint.readable:
             faults = "; ".join(
@@ -147,7 +148,7 @@ class Viewer:
                 for fault in self.checkpoint.problems
                 if fault.kind is not FaultKind.MISSING_METADATA
             )
-            raise _unreadable(store.url, faults)
+            raise _unreadable(self._url, faults)
         self._classes = Classifier(self.checkpoint)
 
     def component(self, fqn: str) -> str:
@@ -159,7 +160,7 @@ class Viewer:
         checkpoint, identity = self.checkpoint, self.checkpoint.identity
         progress, steps, problems = self._progress()
         return Description(
-            checkpoint=self._store.url,
+            checkpoint=self._url,
             format=self._place.format,
             layout=self._place.layout.title,
             step=self._place.name.step,
@@ -254,7 +255,7 @@ class Viewer:
         if not isinstance(entry, TensorEntry):
             kind = "an object, which has no layout" if entry is not None else "not in it"
             raise NothingThere(
-                f"{self._store.url}: {fqn} is {kind}; `ckptctl show {self._store.url} --tensors` "
+                f"{self._url}: {fqn} is {kind}; `ckptctl show {self._url} --tensors` "
                 "lists the tensors"
             )
         index = BoxIndex(self.checkpoint)

@@ -11,16 +11,19 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ckptctl.errors import MalformedData, NotFound, Refused
 from ckptctl.formats.items.storage import decode, look
 from ckptctl.formats.pickles.plain import pickle_plain
 from ckptctl.hashing import Hasher
+from ckptctl.model.answer import Answer
 from ckptctl.model.checkpoint import Item, ObjectEntry, TensorEntry
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Shape
 from ckptctl.model.observation import RecordSeen
+from ckptctl.model.plain import PATH
+from ckptctl.model.verdict import Verdict
 from ckptctl.operations.content.open import Opened
 from ckptctl.operations.content.tensors import BLOCK, TensorSource
 from ckptctl.operations.progress import Progress, Shared
@@ -51,17 +54,19 @@ class ObjectDigest:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class Content(Answer):
     """The fingerprint of a checkpoint: ``tensors_digest`` is over names, dtypes, shapes, digests.
 
-    Both digests over all are empty where one of the parts has none, and where there are no parts.
+    Both digests over all are empty where one of the parts has none, and where there are no parts;
+    ``faults`` are of the metadata.
     """
 
-    checkpoint: str
+    checkpoint: str = field(metadata=PATH)
     tensors: tuple[TensorDigest, ...]
     objects: tuple[ObjectDigest, ...]
     tensors_digest: str
     objects_digest: str
+    faults: tuple[str, ...] = ()
 
     @property
     def nothing(self) -> bool:
@@ -72,7 +77,14 @@ class Content:
     def problems(self) -> tuple[str, ...]:
         """What could not be digested, and why."""
         rows: tuple[TensorDigest | ObjectDigest, ...] = (*self.tensors, *self.objects)
-        return tuple(f"{row.fqn}: {row.problem}" for row in rows if row.problem)
+        return (*self.faults, *(f"{row.fqn}: {row.problem}" for row in rows if row.problem))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Findings where anything could not be digested."""
+        if self.problems:
+            return Verdict.FINDINGS
+        return Verdict.NOTHING if self.nothing else Verdict.OK
 
 
 def digest_content(

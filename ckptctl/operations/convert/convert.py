@@ -67,7 +67,7 @@ def convert(
 
 def _open(url: str, options: ConvertOptions) -> Opened:
     """Open the source and check its structure; the content is checked as it is read."""
-    opened = open_tensors(url)
+    opened = open_tensors(url, options.framework)
     problems = [f"{f.where.file or ''}: {f.message}" for f in opened.serious]
     place = opened.place
     if place is not None and place.readable:

@@ -9,8 +9,10 @@ from threading import Lock
 from ckptctl.formats.items.casting import Loss, cast, castable
 from ckptctl.formats.safetensors.writer import Line
 from ckptctl.hashing import Hasher
+from ckptctl.model.answer import Answer
 from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.dtypes import item_size
+from ckptctl.model.plain import PATH
 from ckptctl.operations.content.open import Opened
 from ckptctl.operations.content.selection import Selection
 from ckptctl.operations.content.tensors import TensorSource
@@ -22,7 +24,7 @@ from ckptctl.operations.verify.options import Options
 class ConvertOptions:
     """What is converted and how; ``largest`` is bytes of a safetensors file.
 
-    ``world_size`` is for DCP. ``dtype`` is what floats are cast to, the empty string for none. With
+    ``world_size`` is for DCP, ``framework`` the layout of the source where that is to be forced. ``dtype`` is what floats are cast to, the empty string for none. With
     ``force`` damaged tensors are left out and named instead of refusing the whole.
     """
 
@@ -32,6 +34,7 @@ class ConvertOptions:
     world_size: int = 1
     force: bool = False
     dry_run: bool = False
+    framework: str = ""
     workers: int = field(default_factory=lambda: Options().workers)
 
 
@@ -64,15 +67,15 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversion:
+class Conversion(Answer):
     """What was written and proven; ``shared`` maps tensors kept once to the name they are kept under.
 
     ``unsafe`` names values that torch loads only with ``weights_only=False``. ``proof`` is the digest
     over all tensors of the result, read back and equal to what was read.
     """
 
-    source: str
-    out: str
+    source: str = field(metadata=PATH)
+    out: str = field(metadata=PATH)
     to: str
     tensors: int
     values: int

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from ckptctl.comparison.difference import Diff, SideSeen
-from ckptctl.errors import MalformedData
+from ckptctl.comparison.difference import Diff, FailOn, SideSeen
+from ckptctl.errors import MalformedData, UsageError
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.names import parse_name
 from ckptctl.model.run_facts import Plain
@@ -26,17 +26,32 @@ from ckptctl.protocol import read_manifest
 class DiffOptions:
     """How far to compare: ``only`` keys and facts of these patterns, ``quick`` without payload.
 
-    With ``values`` the numbers of tensors that are not equal are compared as well.
+    With ``values`` the numbers of tensors that are not equal are compared as well. ``fail_on`` is the
+    least difference that makes the verdict ``findings``.
     """
 
     only: tuple[str, ...] = ()
     quick: bool = False
     values: bool = False
+    fail_on: FailOn = FailOn.ANY
+    framework: str = ""
     workers: int = field(default_factory=lambda: Options().workers)
 
     def with_workers(self, workers: int) -> DiffOptions:
         """Return the same options with another number of threads."""
         return replace(self, workers=workers)
+
+    @classmethod
+    def of(
+        cls, *, only: Iterable[str], quick: bool, values: bool, fail_on: str, framework: str
+    ) -> DiffOptions:
+        """Check what a user asked for; raises ``UsageError`` for what makes no sense."""
+        if quick and values:
+            raise UsageError("`values` reads payload and `quick` does not: choose one")
+        known = [one.value for one in FailOn]
+        if fail_on not in known:
+            raise UsageError(f"`fail_on` takes one of {', '.join(known)}, not {fail_on!r}")
+        return cls(tuple(only), quick, values, FailOn(fail_on), framework)
 
     def wants(self, name: str) -> bool:
         """Tell whether a key or a fact was asked for."""
@@ -54,12 +69,12 @@ class Side:
     problems: tuple[str, ...]
 
 
-def open_side(url: str) -> Side:
+def open_side(url: str, framework: str = "") -> Side:
     """Open a checkpoint of any format that is read, and gather what is known of its run.
 
     Raises ``NothingThere`` where there is none, ``MalformedData`` where its metadata is damaged.
     """
-    opened = open_tensors(url)
+    opened = open_tensors(url, framework)
     if opened.serious:
         first = opened.serious[0]
         raise MalformedData(
@@ -95,7 +110,7 @@ def diff(
     damage of a single key is part of the answer.
     """
     options = options or DiffOptions()
-    sides = [open_side(a), open_side(b)]
+    sides = [open_side(a, options.framework), open_side(b, options.framework)]
     one, other = sides
     identity, compared = compare_facts(one.facts, other.facts, options.wants)
     structure, pairs = compare_structure(
@@ -117,6 +132,7 @@ def diff(
         structure=structure,
         content=content,
         quick=options.quick,
+        fail_on=options.fail_on,
     )
 
 

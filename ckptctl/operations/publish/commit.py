@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ckptctl import __version__, protocol
+from ckptctl import protocol
 from ckptctl.checks import by_id
 from ckptctl.completeness.classifier import Classifier
 from ckptctl.errors import Findings, MalformedData, Refused, StorageError
 from ckptctl.hashing import DEFAULT
+from ckptctl.model.answer import Answer
 from ckptctl.model.checkpoint import Checkpoint, File, rank_of
 from ckptctl.model.finding import Stage
 from ckptctl.model.manifest import (
@@ -23,16 +24,19 @@ from ckptctl.model.manifest import (
     is_record,
 )
 from ckptctl.model.names import parse_name
+from ckptctl.model.plain import PATH
 from ckptctl.operations.find import Place, address, not_read
 from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.provenance.facts import facts_of, with_given
 from ckptctl.operations.publish.actor import actor, now
+from ckptctl.operations.publish.promote import Promoted
 from ckptctl.operations.verify.options import Options as VerifyOptions
 from ckptctl.operations.verify.stages import Content, Identity, Structure, run_stages
 from ckptctl.operations.verify.work import Sealing, Work, begin
 from ckptctl.protocol.read import join
 from ckptctl.storage import WritableStore
+from ckptctl.version import __version__
 
 SEALING = (Structure(), Content(), Identity())
 """The stages of a verification that a commit runs; in the second every file is hashed as well."""
@@ -57,16 +61,20 @@ class CommitOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """A checkpoint that is sealed now; ``dry_run`` means that it only could be."""
+class Committed(Answer):
+    """A checkpoint that is sealed now; ``dry_run`` means that it only could be.
 
-    checkpoint: str
+    ``promoted`` is what became of the pointer, where that was asked for as well.
+    """
+
+    checkpoint: str = field(metadata=PATH)
     name: str
     step: int | None
     manifest: str
     files: int
     size: int
     dry_run: bool = False
+    promoted: Promoted | None = None
 
 
 def commit_checkpoint(

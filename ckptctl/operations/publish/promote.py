@@ -15,6 +15,7 @@ from ckptctl.errors import (
     StorageError,
     UsageError,
 )
+from ckptctl.model.answer import Answer
 from ckptctl.model.finding import Gap, Report, Stage
 from ckptctl.model.manifest import LATEST, MANIFEST, Manifest, PointerRevision
 from ckptctl.operations.find import Place, find
@@ -27,7 +28,7 @@ from ckptctl.storage import WritableStore
 
 
 @dataclass(frozen=True, slots=True)
-class Promoted:
+class Promoted(Answer):
     """A pointer that was moved; ``moved`` is false where it named the checkpoint already.
 
     ``courtesy`` says what went wrong with the plain text copy, which nothing depends on.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from ckptctl import protocol
-from ckptctl.errors import Refused
+from ckptctl.errors import Refused, UsageError
 from ckptctl.formats import registry
+from ckptctl.model.answer import Answer
 from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import LATEST, MANIFEST
+from ckptctl.model.plain import PATH
 from ckptctl.operations.catalog.list import Row, list_checkpoints
 from ckptctl.operations.find import Place, find
 from ckptctl.operations.pointers import pointers, recorded
@@ -20,6 +23,7 @@ from ckptctl.protocol.read import join
 from ckptctl.storage import Store, WritableStore
 
 DAY = 86400.0
+_UNITS = {"m": 60.0, "h": 3600.0, "d": DAY, "w": 7 * DAY}
 _GOOD = (State.PROMOTED, State.COMMITTED, State.COMPLETE)
 _UNFINISHED = (State.STAGING, State.INCOMPLETE)
 
@@ -32,12 +36,32 @@ class Policy:
     keep_every: int | None = None
     older_than: float | None = None
 
+    @classmethod
+    def of(
+        cls, keep_last: int | None, keep_every: int | None, older_than: float | str | None
+    ) -> Policy:
+        """Check what a user asked for; ages may be written as ``12h``.
+
+        Raises ``UsageError`` for one that is no age, and where nothing says what is kept.
+        """
+        if keep_last is None and keep_every is None and older_than is None:
+            raise UsageError("say what to keep: `keep_last`, `keep_every` or `older_than`")
+        age = _seconds(older_than) if isinstance(older_than, str) else older_than
+        return cls(keep_last, keep_every, age)
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text)
+    if match is None:
+        raise UsageError(f"`older_than` takes an age such as 90m, 12h, 7d or 2w, not {text!r}")
+    return float(match[1]) * _UNITS[match[2]]
+
 
 @dataclass(frozen=True, slots=True)
 class Fate:
     """What happens to one checkpoint and why; ``size`` in bytes."""
 
-    path: str
+    name: str
     step: int | None
     state: State
     size: int
@@ -46,10 +70,10 @@ class Fate:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Answer):
     """The fate of every checkpoint of a root, oldest step first; ``done`` once it was carried out."""
 
-    root: str
+    root: str = field(metadata=PATH)
     fates: tuple[Fate, ...]
     done: bool = False
 
@@ -59,28 +83,29 @@ class Plan:
         return tuple(fate for fate in self.fates if fate.delete)
 
 
-def plan(store: Store, policy: Policy) -> Plan:
+def plan(store: Store, policy: Policy, *, places: Sequence[Place] | None = None) -> Plan:
     """Decide which checkpoints a policy deletes; nothing is changed.
 
     Never deleted, whatever the policy: what any pointer names, the newest committed one that
     verifies, the newest whole one where none is committed, a save younger than a day, and what
     this release cannot read.
     """
-    listing = list_checkpoints(store, check=True)
-    places = {place.path or ".": place for place in find(store)}
-    protected = _protected(store, places, listing.rows)
-    good = [row for row in listing.rows if row.state in _GOOD]
+    found = find(store) if places is None else list(places)
+    listing = list_checkpoints(store, check=True, places=found)
+    by_path = {place.path or ".": place for place in found}
+    protected = _protected(store, by_path, listing.checkpoints)
+    good = [row for row in listing.checkpoints if row.state in _GOOD]
     kept = (
-        dict.fromkeys((row.path for row in good[-policy.keep_last :]), "")
+        dict.fromkeys((row.name for row in good[-policy.keep_last :]), "")
         if policy.keep_last
         else {}
     )
     now = time.time()
     fates = []
-    for row in listing.rows:
+    for row in listing.checkpoints:
         reason = _keep(row, policy, protected, kept, now)
         why = reason or _why(row, policy)
-        fates.append(Fate(row.path, row.step, row.state, row.size, not reason, why))
+        fates.append(Fate(row.name, row.step, row.state, row.size, not reason, why))
     return Plan(store.url, tuple(fates))
 
 
@@ -89,15 +114,15 @@ def _keep(
 ) -> str:
     """Say why a checkpoint is kept, or return the empty string."""
     age = now - row.modified if row.modified is not None else 0.0
-    if row.path in protected:
-        return protected[row.path]
+    if row.name in protected:
+        return protected[row.name]
     if row.linked:
         return "a link: what it leads to is not part of this root"
     if row.state in _UNFINISHED:
         return "a save may still be running: younger than a day" if age < DAY else ""
     if row.state not in (*_GOOD, State.QUARANTINED):
         return f"{row.state.value}: {row.reason}"
-    if row.path in kept:
+    if row.name in kept:
         return f"one of the last {policy.keep_last}"
     if policy.keep_every and row.step is not None and row.step % policy.keep_every == 0:
         return f"its step is a multiple of {policy.keep_every}"
@@ -137,17 +162,38 @@ def _protected(store: Store, places: dict[str, Place], rows: tuple[Row, ...]) ->
             continue
         outcome = verify(
             store,
-            places[row.path],
+            places[row.name],
             options=Options(quick=True, sizes_only=True, ignore=frozenset({"pointer-mismatch"})),
         )
         good = outcome.verdict in (Verdict.OK, Verdict.SUSPECT) and outcome.doubt is None
         if good and outcome.manifest is not None:
-            found.setdefault(row.path, "the newest committed one that verifies")
+            found.setdefault(row.name, "the newest committed one that verifies")
             return found
-    whole = [row.path for row in rows if row.state is State.COMPLETE]
+    whole = [row.name for row in rows if row.state is State.COMPLETE]
     if whole:
         found.setdefault(whole[-1], "the only whole copy of the newest step, though not committed")
     return found
+
+
+def prune(
+    store: WritableStore,
+    policy: Policy,
+    *,
+    places: Sequence[Place] | None = None,
+    dry_run: bool = False,
+    confirm: Callable[[Plan], bool] | None = None,
+) -> Plan:
+    """Make a plan and carry it out, once ``confirm`` has agreed to it.
+
+    Raises ``Refused`` where it has not.
+    """
+    chosen = plan(store, policy, places=places)
+    if dry_run or not chosen.doomed:
+        return chosen
+    if confirm is not None and not confirm(chosen):
+        raise Refused("not confirmed; nothing was changed")
+    gone = {fate.name: fate for fate in carry_out(store, chosen)}
+    return Plan(chosen.root, tuple(gone.get(fate.name, fate) for fate in chosen.fates), done=True)
 
 
 def carry_out(store: WritableStore, chosen: Plan) -> Iterator[Fate]:
@@ -157,13 +203,13 @@ def carry_out(store: WritableStore, chosen: Plan) -> Iterator[Fate]:
     """
     places = {place.path or ".": place for place in find(store)} if chosen.doomed else {}
     for fate in chosen.doomed:
-        if fate.path not in places:
+        if fate.name not in places:
             continue  # somebody else deleted it meanwhile
         revision = protocol.read_pointer(store).revision
-        if revision is not None and revision.target == fate.path:
+        if revision is not None and revision.target == fate.name:
             yield replace(fate, delete=False, reason=f"pointer {LATEST} names it by now")
             continue
-        _delete(store, places[fate.path])
+        _delete(store, places[fate.name])
         yield fate
 
 

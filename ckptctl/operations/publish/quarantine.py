@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ckptctl import protocol
 from ckptctl.errors import MalformedData, Refused
+from ckptctl.model.answer import Answer
 from ckptctl.model.manifest import QuarantineRecord, quarantine_path
 from ckptctl.operations.find import Place
 from ckptctl.operations.publish.actor import actor, now
@@ -13,10 +14,10 @@ from ckptctl.storage import WritableStore
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class Marked(Answer):
     """The mark that a checkpoint carries now; ``changed`` is false where it did already."""
 
-    checkpoint: str
+    name: str
     quarantined: bool
     reason: str
     revision: int

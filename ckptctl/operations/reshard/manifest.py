@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ckptctl import __version__, protocol
+from ckptctl import protocol
 from ckptctl.comparison.consequences import standard_facts
 from ckptctl.completeness.classifier import Classifier
 from ckptctl.formats import registry
@@ -20,6 +20,7 @@ from ckptctl.operations.reshard.proof import Proof
 from ckptctl.operations.reshard.source import Source
 from ckptctl.operations.reshard.target import Target
 from ckptctl.sharding.plan import Plan
+from ckptctl.version import __version__
 
 _OF_RANKS = ("world_size", "mesh.")
 

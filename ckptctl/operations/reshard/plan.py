@@ -23,7 +23,7 @@ from ckptctl.sharding.cuts import Cuts, DimRule, SourceLayout, cuts_of
 from ckptctl.sharding.mesh import Mesh, Part, parts
 from ckptctl.sharding.overlaps import Overlaps
 from ckptctl.sharding.plan import Copy, Give, Plan, Step, TargetFile, Write
-from ckptctl.sharding.rank_policy import Contents, Decision, Policy, decide
+from ckptctl.sharding.rank_policy import Contents, Decision, Policy, decide, suggest
 from ckptctl.sharding.rank_state import families
 
 _NO_RANK = 1 << 62
@@ -65,10 +65,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, and what was decided on state that each rank has its own of."""
+    """A plan, what was decided on state that each rank has its own of, and what could be."""
 
     plan: Plan
     decision: Decision
+    suggested: Mapping[str, Policy]
 
 
 def plan_reshard(
@@ -117,7 +118,12 @@ def plan_reshard(
             if name in checkpoint.files and checkpoint.files[name].is_file
         },
     )
-    return Planned(plan, decision)
+    suggested = (
+        suggest(found, mesh, request.policies, contents or {}, ranks=len(checkpoint.ranks))
+        if decision.refusals
+        else {}
+    )
+    return Planned(plan, decision, suggested)
 
 
 def _can_cut(checkpoint: Checkpoint, fqn: str, request: Request) -> bool:

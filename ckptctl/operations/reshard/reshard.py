@@ -11,7 +11,11 @@ from ckptctl import protocol
 from ckptctl.completeness.classifier import Classifier
 from ckptctl.completeness.world_size import holdings, world_of
 from ckptctl.errors import Refused, UsageError
+from ckptctl.model.answer import Answer
 from ckptctl.model.names import parse_name
+from ckptctl.model.plain import PATH
+from ckptctl.model.verdict import Verdict
+from ckptctl.operations.catalog.resolve import Resolution
 from ckptctl.operations.find import address, split
 from ckptctl.operations.progress import Progress, Silent
 from ckptctl.operations.provenance.facts import Facts, facts_of
@@ -42,6 +46,7 @@ class ReshardOptions:
     dry_run: bool = False
     resume: bool = False
     force: bool = False
+    framework: str = ""
     # a worker that waits for a disk to sync leaves a processor to another
     workers: int = field(default_factory=lambda: max(4, Options().workers))
 
@@ -61,15 +66,16 @@ class FileRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Resharding:
+class Resharding(Answer):
     """What was done, or with ``dry_run`` would be; sizes in bytes.
 
     ``refusals`` say why it cannot be done as asked, ``aspects`` what goes on as before and what
-    does not. ``manifest`` is that of the committed result.
+    does not. ``manifest`` is that of the committed result, ``suggested`` policies with which it
+    can be done, and ``chosen`` says why this checkpoint of a root.
     """
 
-    source: str
-    destination: str
+    source: str = field(metadata=PATH)
+    destination: str = field(metadata=PATH)
     step: int | None
     ranks_before: int | None
     ranks: int
@@ -94,6 +100,22 @@ class Resharding:
     tensors: int = 0
     objects: int = 0
     dry_run: bool = False
+    suggested: Mapping[str, str] = field(default_factory=dict)
+    chosen: Resolution | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Refused where a decision is needed first."""
+        return Verdict.REFUSED if self.refusals else Verdict.OK
+
+
+class DecisionNeeded(Refused):
+    """State that each rank has its own of needs a decision; ``resharding`` says which could be made."""
+
+    def __init__(self, result: Resharding) -> None:
+        """Keep what is known of the reshard that was asked for."""
+        super().__init__("; ".join(result.refusals) + "; nothing was written")
+        self.result = self.resharding = result
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +149,11 @@ def reshard(
     if not name:
         raise UsageError(f"{target_url!r} is no name of a directory to be made")
     source = open_source(
-        source_url, force=options.force, workers=options.workers, progress=progress
+        source_url,
+        force=options.force,
+        workers=options.workers,
+        progress=progress,
+        framework=options.framework,
     )
     store = open_writable(parent or ".")
     _refuse_inside(source, target_url)
@@ -137,7 +163,7 @@ def reshard(
     if options.dry_run:
         return _result(prepared, target_url, options)
     if prepared.planned.decision.refusals:
-        raise Refused("; ".join(prepared.planned.decision.refusals) + "; nothing was written")
+        raise DecisionNeeded(_result(prepared, target_url, options))
     _need_space(store, name, plan, resumed=bool(entries))
     store.prove()
     source, before = digest_source(
@@ -263,4 +289,5 @@ def _result(
         tensors=proof.tensors if proof else 0,
         objects=proof.objects if proof else 0,
         dry_run=options.dry_run,
+        suggested={k: policy.value for k, policy in prepared.planned.suggested.items()},
     )

@@ -75,13 +75,20 @@ def _layout(items: Items) -> str:
     return hasher.hexdigest()
 
 
-def open_source(url: str, *, force: bool, workers: int, progress: Progress | None = None) -> Source:
+def open_source(
+    url: str,
+    *,
+    force: bool,
+    workers: int,
+    progress: Progress | None = None,
+    framework: str = "",
+) -> Source:
     """Open and verify a checkpoint: by its manifest's digests where it has one, else its structure.
 
     Raises ``NothingThere``, ``StorageError``, and ``Findings`` where it does not verify; with
     ``force`` only where the damage is not that of single keys.
     """
-    store, places = locate(url, open_store)
+    store, places = locate(url, open_store, framework)
     if len(places) != 1:
         raise NothingThere(f"{url} holds {len(places)} checkpoints; name one of them")
     place = places[0]

@@ -9,6 +9,7 @@ from ckptctl.completeness.audit import Audit
 from ckptctl.errors import StorageError
 from ckptctl.model.answer import Answer
 from ckptctl.model.finding import Finding, Report
+from ckptctl.model.plain import PATH
 from ckptctl.model.verdict import Verdict
 from ckptctl.operations.find import Place, not_read
 from ckptctl.operations.located import Located
@@ -27,7 +28,7 @@ __all__ = ["Options", "Verdict", "Verification", "examine", "verification_of", "
 class Verification(Answer):
     """What one checkpoint was found to be; ``why`` says in words what the verdict rests on."""
 
-    checkpoint: str
+    checkpoint: str = field(metadata=PATH)
     step: int | None
     format: str
     verdict: Verdict = field()

@@ -1,0 +1,147 @@
+"""The verbs that publish, mark and delete: commit, promote, quarantine, release, prune."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ckptctl import results
+
+Path = str | os.PathLike[str] | None
+
+
+def commit(
+    path: Path = None,
+    *,
+    publish_as: str | None = None,
+    step: int | None = None,
+    run_id: str | None = None,
+    identity: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    algorithm: str = "xxh3-128",
+    mapping: Mapping[str, str] | None = None,
+    workers: int | None = None,
+    dry_run: bool = False,
+    framework: str = "",
+    progress: results.Progress | None = None,
+) -> results.Committed:
+    """Verify a checkpoint, hash its files in the same pass, and seal it with a manifest.
+
+    ``identity`` are facts about the run, or a JSON, YAML or TOML file of them. Raises ``Findings``
+    for what is not whole, ``Conflict`` where another was first, ``Refused`` where the store cannot
+    commit or it is committed already, ``OutcomeUnknown`` where the last answer was lost.
+    """
+    from ckptctl.operations import requests
+    from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
+    from ckptctl.operations.target import open_for_records
+
+    if isinstance(identity, str | os.PathLike):
+        from ckptctl.operations.provenance.facts_file import read_identity
+
+        identity = read_identity(FilePath(identity))
+    options = CommitOptions(
+        step=step,
+        run_id=run_id,
+        publish_as=publish_as,
+        identity=identity or {},
+        algorithm=algorithm,
+        mapping=requests.wanted("", (), mapping or {}).mapping,
+        dry_run=dry_run,
+    )
+    if workers is not None:
+        options = options.with_workers(workers)
+    store, place = open_for_records(path, framework)
+    return commit_checkpoint(store, place, options=options, progress=progress)
+
+
+def promote(
+    path: Path = None,
+    *,
+    reason: str = "",
+    quick: bool = False,
+    values: bool = False,
+    require: str = "resume",
+    allow_missing: Iterable[str] = (),
+    mapping: Mapping[str, str] | None = None,
+    expect: int | None = None,
+    rollback: bool = False,
+    workers: int | None = None,
+    dry_run: bool = False,
+    framework: str = "",
+    progress: results.Progress | None = None,
+) -> results.Promoted:
+    """Verify a committed checkpoint against its manifest and move ``latest_committed`` to it.
+
+    Raises ``Findings`` for what does not verify, ``Refused`` for what is not committed, is
+    quarantined, or is older than what the pointer names (unless ``rollback``), ``Conflict`` where
+    another moved it first.
+    """
+    from ckptctl.operations import requests
+    from ckptctl.operations.publish import promote as promoting
+    from ckptctl.operations.target import open_for_records
+
+    wanted = requests.wanted(require, allow_missing, mapping or {})
+    store, place = open_for_records(path, framework)
+    return promoting.promote(
+        store,
+        place,
+        reason=reason,
+        quick=quick,
+        values=values,
+        wanted=wanted,
+        expect=expect,
+        rollback=rollback,
+        dry_run=dry_run,
+        workers=workers,
+        progress=progress,
+    )
+
+
+def quarantine(
+    path: Path = None, *, reason: str, dry_run: bool = False, framework: str = ""
+) -> results.Marked:
+    """Mark a checkpoint as not to be used; ``resolve`` passes it over.
+
+    Raises ``Refused`` without a reason, ``Conflict`` where another marks it at the same time.
+    """
+    from ckptctl.operations.publish.quarantine import set_mark
+    from ckptctl.operations.target import open_for_records
+
+    store, place = open_for_records(path, framework)
+    return set_mark(store, place, quarantined=True, reason=reason, dry_run=dry_run)
+
+
+def release(
+    path: Path = None, *, reason: str, dry_run: bool = False, framework: str = ""
+) -> results.Marked:
+    """Take a quarantine back; raises ``Refused`` for what is not quarantined."""
+    from ckptctl.operations.publish.quarantine import set_mark
+    from ckptctl.operations.target import open_for_records
+
+    store, place = open_for_records(path, framework)
+    return set_mark(store, place, quarantined=False, reason=reason, dry_run=dry_run)
+
+
+def prune(
+    path: Path = None,
+    *,
+    keep_last: int | None = None,
+    keep_every: int | None = None,
+    older_than: float | str | None = None,
+    dry_run: bool = False,
+    framework: str = "",
+    confirm: Callable[[results.Plan], bool] | None = None,
+) -> results.Plan:
+    """Delete old checkpoints of a root by numeric step, records first and data after.
+
+    ``older_than`` is seconds or an age such as ``7d``. With ``dry_run`` nothing is deleted, nor
+    where ``confirm`` does not agree to the plan: then it raises ``Refused``.
+    """
+    from ckptctl.operations.publish import prune as pruning
+    from ckptctl.operations.target import open_for_pruning
+
+    policy = pruning.Policy.of(keep_last, keep_every, older_than)
+    store, places = open_for_pruning(path, framework)
+    return pruning.prune(store, policy, places=places, dry_run=dry_run, confirm=confirm)

@@ -1,0 +1,34 @@
+"""The command line's words for the library's options: it says `allow_uncommitted`, we say the flag."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from functools import lru_cache
+
+from ckptctl import api
+
+_OPTION = re.compile(r"`([a-z][a-z_]*)`")
+_OTHERWISE = {"publish_as": "--as", "algorithm": "--digest", "mapping": "--map"}
+
+
+def spelled(text: object) -> str:
+    """Write every option that a message of the library names as the flag that sets it."""
+    return _OPTION.sub(lambda match: flag(match[1]) or match[0], str(text))
+
+
+def flag(name: str) -> str:
+    """Return the flag that sets an option of a public function; empty for any other word."""
+    if name not in _options():
+        return ""
+    return _OTHERWISE.get(name, f"--{name.replace('_', '-')}")
+
+
+@lru_cache
+def _options() -> frozenset[str]:
+    found = {"out"}
+    for verb in api.__all__:
+        for name, parameter in inspect.signature(getattr(api, verb)).parameters.items():
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                found.add(name)
+    return frozenset(found)

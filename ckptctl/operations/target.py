@@ -1,0 +1,293 @@
+"""From what a user names to a root and its checkpoints: one way for every command.
+
+A target is a root, a checkpoint, a file inside one, a pointer, ``ROOT@NAME`` for what a pointer
+names, ``ROOT@STEP``, or nothing at all: then it is ``CKPTCTL_ROOT`` or the current directory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ckptctl import protocol
+from ckptctl.errors import MalformedData, NotFound, NothingThere, Refused, StorageError, UsageError
+from ckptctl.model.manifest import LATEST
+from ckptctl.operations.find import (
+    DEPTH,
+    FILES,
+    Place,
+    address,
+    find,
+    locate,
+    not_read,
+    place_of_file,
+    split,
+)
+from ckptctl.operations.pointers import pointers
+from ckptctl.storage import Entry, Store, WritableStore, open_store, open_writable
+
+Named = str | os.PathLike[str] | None
+"""A path or URL; None is ``CKPTCTL_ROOT``, or the current directory where that is not set."""
+ROOT = "CKPTCTL_ROOT"
+_SELECTOR = re.compile(r"[\w.-]+")
+_MOST_NAMED = 4
+
+AnyStore = TypeVar("AnyStore", bound=Store)
+
+
+@dataclass(frozen=True, slots=True)
+class Target(Generic[AnyStore]):
+    """What was named: ``store`` is the root, ``places`` the checkpoints meant, ``url`` as typed.
+
+    ``single`` is true where one checkpoint was named, and not the root that holds it.
+    """
+
+    url: str
+    store: AnyStore
+    places: tuple[Place, ...]
+    single: bool
+
+    def one(self) -> Place:
+        """Return the one checkpoint; raises ``UsageError`` where a root holds several."""
+        if len(self.places) == 1:
+            return self.places[0]
+        raise UsageError(
+            f"{self.url} holds {len(self.places)} checkpoints ({_few(self.places)}): name one of "
+            f"them; `ckptctl list {self.url}` shows all"
+        )
+
+    def readable(self) -> Place:
+        """Return the one checkpoint; raises ``Refused`` where its format is not read."""
+        place = self.one()
+        if not place.readable:
+            raise Refused(f"{self.url}: {not_read(place)}")
+        return place
+
+
+def open_target(named: Named, framework: str = "") -> Target[Store]:
+    """Open what a user named for reading; ``framework`` is the one layout to ask.
+
+    Raises ``UsageError`` for an empty path, ``NothingThere`` where no such directory is there or no
+    checkpoint in it, ``NotFound`` for a pointer or a step that a root does not have, and
+    ``StorageError`` where any of that could not be found out.
+    """
+    return _Finder(open_store, framework).open(named)
+
+
+def checkpoint_of(named: Named, framework: str = "") -> str:
+    """Return the path or URL of the one checkpoint, or file of tensors, that is named."""
+    url = text_of(named)
+    if url.endswith(FILES):
+        return url
+    target = open_target(named, framework)
+    return address(target.store, target.one().path)
+
+
+def open_for_records(named: Named, framework: str = "") -> tuple[WritableStore, Place]:
+    """Open the one checkpoint that is named for writing records, which need its root.
+
+    Raises ``UsageError`` where there are several, ``Refused`` where its format is not read.
+    """
+    target = _Finder(open_writable, framework).open(named)
+    place = target.readable()
+    if not place.path:
+        raise UsageError(f"{target.url} lies in no directory, where records of it could be")
+    return target.store, place
+
+
+def open_root(named: Named, framework: str = "") -> tuple[Store, Sequence[Place]]:
+    """Open a root for commands that are about all of it; from inside a checkpoint it is the root.
+
+    A checkpoint that is named itself is meant alone. A root may hold nothing at all. Raises
+    ``UsageError`` for an empty path, ``NothingThere`` where it is not there.
+    """
+    try:
+        target = open_target(named, framework)
+    except NothingThere:
+        store = open_store(text_of(named))
+        return store, find(store, framework)
+    if not target.single:
+        return target.store, target.places
+    store, place = target.store, target.one()
+    if named is not None and place.members is None:
+        store = open_store(address(store, place.path))
+    return store, find(store, framework)
+
+
+def open_for_pruning(named: Named, framework: str = "") -> tuple[WritableStore, Sequence[Place]]:
+    """Open a root from which checkpoints are deleted; raises ``UsageError`` for a checkpoint."""
+    target = _Finder(open_writable, framework).open(named)
+    if target.single:
+        raise UsageError(
+            f"{target.url} is one checkpoint; name the root that holds it: {target.store.url}"
+        )
+    return target.store, target.places
+
+
+def text_of(named: Named) -> str:
+    """Return a target as text; raises ``UsageError`` for the path that an unset variable leaves."""
+    text = os.environ.get(ROOT, ".") if named is None else os.fspath(named)
+    if not text:
+        said = f"{ROOT} is empty" if named is None else "the path is empty"
+        raise UsageError(f"{said}: a path or URL is needed; is a variable not set?")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Finder(Generic[AnyStore]):
+    """Finds what is named, in stores that it opens, by the layouts that may be asked."""
+
+    opener: Callable[[str], AnyStore]
+    framework: str
+
+    def open(self, named: Named) -> Target[AnyStore]:
+        """Find what a user named."""
+        url = text_of(named)
+        root, selector = self._selected(url)
+        if selector:
+            above = self.open(root)
+            store, places = above.store, above.places
+            if above.single:
+                places = tuple(find(store, self.framework))
+            return Target(url, store, (_choose(root, store, places, selector),), single=True)
+        entry = self._entry(url)
+        if entry is not None and entry.kind == "file":
+            return self._of_file(url)
+        inside = _linked(url, entry)
+        try:
+            store, found = locate(inside, self.opener, self.framework)
+        except NothingThere:
+            around = self._around(url) if entry is not None else None
+            if around is None:
+                raise
+            return around
+        single = not found[0].path or store.url != self.opener(inside).url
+        if named is None and single:  # from within a part, the whole is meant
+            around = self._around(url)
+            if around is not None:
+                return around
+        return Target(url, store, tuple(found), single)
+
+    def _entry(self, url: str) -> Entry | None:
+        """Describe what has this name in the directory it lies in; None if that cannot be told."""
+        parent, name = split(url)
+        if not parent or not name:
+            return None
+        try:
+            return self.opener(parent).stat(name)
+        except (StorageError, Refused):
+            return None
+
+    def _of_file(self, url: str) -> Target[AnyStore]:
+        """Return the checkpoint that a file is, that it is a part of, or that it names."""
+        around = self._around(url)
+        if around is not None:
+            return around
+        parent, name = split(url)
+        store = self.opener(parent)
+        places = find(store, self.framework)
+        for pointer in pointers(store, places):
+            if pointer.name == name:
+                place = next((one for one in places if one.path == pointer.target), None)
+                if place is None:
+                    text = pointer.text or "nothing"
+                    raise NotFound(f"{url} is a pointer and names {text}, which is not here")
+                return Target(url, store, (place,), single=True)
+        try:
+            alone = place_of_file(store, name, self.framework)
+        except NothingThere:
+            alone = None
+        if alone is None:
+            raise NotFound(f"{url} is a file; it is no checkpoint, and not in one")
+        return Target(url, store, (alone,), single=True)
+
+    def _around(self, url: str) -> Target[AnyStore] | None:
+        """Walk up from a place inside a checkpoint to the checkpoint and its root."""
+        above = url
+        for _ in range(DEPTH):
+            above, child = split(above)
+            if not above:
+                break
+            store = self.opener(above)
+            try:
+                places = find(store, self.framework, depth=0)
+            except (NothingThere, StorageError):  # a directory above need not be listable
+                continue
+            for place in places:
+                if child in (place.members or ()):
+                    return Target(url, store, (place,), single=True)
+                if not place.path:
+                    store, found = locate(above, self.opener, self.framework)
+                    return Target(above, store, tuple(found), single=True)
+        return None
+
+    def _selected(self, url: str) -> tuple[str, str]:
+        """Split ``ROOT@NAME``; a path that is there as it is written means itself."""
+        root, sign, selector = url.rpartition("@")
+        if not sign or not _SELECTOR.fullmatch(selector) or self._entry(url) is not None:
+            return url, ""
+        return root or text_of(None), selector
+
+
+def _linked(url: str, entry: Entry | None) -> str:
+    """Follow a link to a neighbour, whose name says more than the link's: ``latest -> step-12``."""
+    parent, _ = split(url)
+    if entry is None or entry.target is None:
+        return url
+    target = os.path.relpath(os.path.realpath(url), os.path.realpath(parent))
+    return url if target.startswith("..") else f"{parent.rstrip('/')}/{target}"
+
+
+def _choose(root: str, store: Store, places: Sequence[Place], selector: str) -> Place:
+    """Return the checkpoint of a step, or the one that a pointer names."""
+    if selector.isdigit():
+        number = int(selector)
+        found = [one for one in places if one.name.step == number and not one.name.staging]
+        if len(found) > 1:
+            raise UsageError(
+                f"{root} holds {len(found)} checkpoints of step {number} ({_few(found)}): name one "
+                "of them by its path"
+            )
+        if not found:
+            raise NotFound(f"{root} holds no checkpoint of step {number}; {_steps(places)}")
+        return found[0]
+    name = LATEST if selector == "latest" else selector
+    target, known = _pointed(store, places, name)
+    if target is None:
+        there = f"; there are {', '.join(known)}" if known else ""
+        raise NotFound(f"{root} has no pointer {name}{there}")
+    place = next((one for one in places if one.path == target), None)
+    if place is None:
+        raise NotFound(f"{root}: pointer {name} names {target}, which is not here")
+    return place
+
+
+def _pointed(store: Store, places: Sequence[Place], name: str) -> tuple[str | None, list[str]]:
+    """Return what a pointer names, and the names of all pointers."""
+    found = {one.name: one.target or one.text for one in pointers(store, list(places))}
+    try:
+        ours = protocol.read_pointer(store)
+    except MalformedData as error:
+        raise Refused(f"pointer {LATEST} cannot be read: {error}") from None
+    if ours.revision is not None:
+        found[LATEST] = ours.revision.target
+    elif ours.problems:
+        raise Refused(f"pointer {LATEST} cannot be read: {ours.problems[0]}")
+    return found.get(name), sorted(found)
+
+
+def _few(places: Sequence[Place]) -> str:
+    names = [place.path or "." for place in places]
+    return ", ".join(names[:_MOST_NAMED]) + (" and more" if len(names) > _MOST_NAMED else "")
+
+
+def _steps(places: Sequence[Place]) -> str:
+    steps = [place.name.step for place in places if place.name.step is not None]
+    if not steps:
+        return "none has a step"
+    return f"its steps are {', '.join(map(str, steps[:_MOST_NAMED]))}" + (
+        f" ... {steps[-1]}" if len(steps) > _MOST_NAMED else ""
+    )
