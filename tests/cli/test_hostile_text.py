@@ -183,7 +183,7 @@ def test_names_of_directories_files_and_pointers(tmp_path: Path, name: str) -> N
             assert ended.code == 0
             assert "EVIL" in ended.stdout
     found = run("list", "run", "--json", cwd=tmp_path).json()
-    assert found["checkpoints"][0]["path"] == text
+    assert found["checkpoints"][0]["name"] == text
     assert found["checkpoints"][0]["pointers"] == ["latest", f"link {text}"]
     assert found["dangling"] == [{"name": "nowhere", "text": f"gone {text}", "target": None}]
 

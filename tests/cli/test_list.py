@@ -24,7 +24,7 @@ SMALL = FIXTURES / "no_crc" / "step-1"
 LARGE = 4 << 20
 AS_NOBODY = """
 import os
-import ckptctl.cli.commands.list as command
+import ckptctl.operations.target as command
 real = command.open_store
 def open_store(root):
     if os.geteuid() == 0:  # not earlier: python's own files may be root's
@@ -58,12 +58,11 @@ def rows(*args: str | Path, **how: Any) -> list[dict[str, Any]]:
     ended = (run_process if "before" in how else run)("list", "--json", *args, **how)
     assert (ended.code, ended.stderr) == (0, "")
     found = ended.json()
-    assert found["schema"] == "ckptctl/list/1"
     return list(found["checkpoints"])
 
 
 def names_and_states(*args: str | Path, **how: Any) -> dict[str, str]:
-    return {row["path"]: row["state"] for row in rows(*args, **how)}
+    return {row["name"]: row["state"] for row in rows(*args, **how)}
 
 
 @pytest.fixture
@@ -117,9 +116,9 @@ def test_steps_are_in_numeric_order_whatever_the_times_say(tmp_path: Path) -> No
         plant(SMALL, tmp_path / name, days=10 - days)
     found = rows(tmp_path)
     assert [row["step"] for row in found] == [1, 9, 10, 100]
-    assert [row["path"] for row in found] == sorted(names, key=lambda n: int(n.split("-")[1]))
+    assert [row["name"] for row in found] == sorted(names, key=lambda n: int(n.split("-")[1]))
     lines = run("list", tmp_path).stdout.splitlines()[1:]
-    assert [line.split()[0] for line in lines] == [row["path"] for row in found]
+    assert [line.split()[0] for line in lines] == [row["name"] for row in found]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,7 @@ class TestPointers:
     def of(root: Path) -> tuple[dict[str, list[str]], list[tuple[str, str]]]:
         """Return the pointers of each checkpoint, and those that name none."""
         found = run("list", root, "--json").json()
-        named = {row["path"]: row["pointers"] for row in found["checkpoints"]}
+        named = {row["name"]: row["pointers"] for row in found["checkpoints"]}
         return named, [(pointer["name"], pointer["text"]) for pointer in found["dangling"]]
 
     @pytest.mark.parametrize(
@@ -237,7 +236,7 @@ class TestChoosing:
 def test_one_that_cannot_be_read_is_a_row_with_its_reason(tmp_path: Path) -> None:
     plant_all(tmp_path, "step-8", "step-12")
     rewrite(tmp_path / "step-12", file=".metadata", data=b"\x80\x04garbage")
-    found = {row["path"]: row for row in rows(tmp_path)}
+    found = {row["name"]: row for row in rows(tmp_path)}
     assert found["step-8"]["state"] == "complete"
     assert found["step-12"]["state"] == "unreadable"
     assert found["step-12"]["reason"].startswith(".metadata: ")
@@ -247,7 +246,7 @@ def test_a_directory_that_the_storage_does_not_list_is_a_row_with_its_reason(
     tmp_path: Path,
 ) -> None:
     plant_all(tmp_path, "step-8", "step-9")
-    found = {row["path"]: row for row in rows(tmp_path, before=DENIED)}
+    found = {row["name"]: row for row in rows(tmp_path, before=DENIED)}
     assert found["step-8"]["state"] == "complete"
     assert found["step-9"]["state"] == "unreadable"
     assert "no answer from this disk" in found["step-9"]["reason"]
@@ -271,7 +270,7 @@ class TestPermission:
 
     def test_a_checkpoint(self, root: Path) -> None:
         (root / "run" / "step-12").chmod(0)
-        found = {row["path"]: row for row in rows("run", cwd=root, before=AS_NOBODY)}
+        found = {row["name"]: row for row in rows("run", cwd=root, before=AS_NOBODY)}
         (root / "run" / "step-12").chmod(0o755)
         assert found["step-8"]["state"] == "complete"
         assert found["step-12"]["state"] == "unreadable"
@@ -279,7 +278,7 @@ class TestPermission:
 
     def test_a_metadata_file(self, root: Path) -> None:
         (root / "run" / "step-12" / ".metadata").chmod(0)
-        found = {row["path"]: row for row in rows("run", cwd=root, before=AS_NOBODY)}
+        found = {row["name"]: row for row in rows("run", cwd=root, before=AS_NOBODY)}
         assert found["step-12"]["state"] == "unreadable"
         assert "Permission denied" in found["step-12"]["reason"]
 
@@ -291,7 +290,7 @@ def test_large_metadata_is_parsed_only_when_asked(tmp_path: Path) -> None:
     plant_all(tmp_path, "step-8", "step-12")
     with edited(tmp_path / "step-12") as metadata:
         metadata.storage_meta.checkpoint_id = "x" * LARGE
-    found = {row["path"]: row for row in rows(tmp_path)}
+    found = {row["name"]: row for row in rows(tmp_path)}
     assert found["step-8"]["state"] == "complete"
     assert found["step-12"]["state"] == "not examined"
     assert "--check" in found["step-12"]["reason"]
@@ -303,14 +302,14 @@ def test_large_metadata_is_parsed_only_when_asked(tmp_path: Path) -> None:
 def test_the_root_may_be_a_checkpoint(tmp_path: Path) -> None:
     plant_all(tmp_path, "step-12")
     (row,) = rows("step-12", cwd=tmp_path)
-    assert (row["path"], row["step"], row["state"]) == (".", 12, "complete")
+    assert (row["name"], row["step"], row["state"]) == ("step-12", 12, "complete")
     (row,) = rows(".", cwd=tmp_path / "step-12")
-    assert (row["path"], row["step"], row["state"]) == (".", 12, "complete")
+    assert (row["name"], row["step"], row["state"]) == ("step-12", 12, "complete")
 
 
 def test_checkpoints_are_found_deeper_down(tmp_path: Path) -> None:
     plant_all(tmp_path, "a/checkpoints/step-8", "b/checkpoints/step-12", "a/.hidden/step-4")
-    found = [row["path"] for row in rows(tmp_path)]
+    found = [row["name"] for row in rows(tmp_path)]
     assert found[-2:] == ["a/checkpoints/step-8", "b/checkpoints/step-12"]
 
 
@@ -324,25 +323,30 @@ def test_a_loop_of_links_ends(tmp_path: Path) -> None:
 def test_an_empty_root(tmp_path: Path) -> None:
     ended = run("list", tmp_path)
     assert (ended.code, ended.stdout) == (3, "")
-    assert ended.stderr == f"ckptctl: {tmp_path}: no checkpoint below this directory\n"
+    assert ended.stderr == f"ckptctl: {tmp_path}: no checkpoint here or below\n"
 
 
 @pytest.mark.parametrize("args", [(), ("--json",), ("--check",)])
 def test_a_missing_path(tmp_path: Path, args: tuple[str, ...]) -> None:
     ended = run("list", tmp_path / "gone", *args)
-    assert (ended.code, ended.stdout) == (3, "")
+    assert ended.code == 3
+    assert ended.json() is None if "--json" in args else ended.stdout == ""
     assert ended.stderr == f"ckptctl: {tmp_path / 'gone'}: no such directory\n"
 
 
 def test_a_file_is_no_root(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     ended = run("list", tmp_path / "file")
-    assert (ended.code, ended.stdout) == (3, "")
+    assert (ended.code, ended.stdout) == (4, "")
+    assert "is a file" in ended.stderr
 
 
-def test_options_come_from_the_environment_too(mixed: Path) -> None:
-    found = names_and_states(mixed, env={"CKPTCTL_LIST_LIMIT": "1"})
-    assert found == {"step-44": "not examined"}
+def test_only_documented_variables_are_options(mixed: Path) -> None:
+    names = {"CKPTCTL_LIST_LIMIT": "1", "CKPTCTL_VERSION": "1", "CKPTCTL_LIMIT": "1"}
+    assert names_and_states(mixed, env=names) == names_and_states(mixed)
+    named = run("list", env={"CKPTCTL_ROOT": str(mixed), "CKPTCTL_FORMAT": "json"})
+    assert named.json() == run("list", mixed, "--json").json()
+    assert run("list", mixed, "--format", "text", env={"CKPTCTL_FORMAT": "json"}).stdout[0] == "N"
 
 
 def test_listing_reads_no_payload_and_changes_nothing(mixed: Path) -> None:

@@ -44,8 +44,7 @@ def root(old: Path, tmp_path: Path) -> Path:
 def fates(root: Path, *options: str | Path) -> dict[str, tuple[bool, str]]:
     """Ask for a plan; return whether each checkpoint is doomed, and why."""
     document = done("prune", root, "--json", *options).json()
-    assert document["schema"] == "ckptctl/prune/1"
-    return {one["path"]: (one["delete"], one["reason"]) for one in document["plan"]["fates"]}
+    return {one["name"]: (one["delete"], one["reason"]) for one in document["fates"]}
 
 
 def doomed(root: Path, *options: str | Path) -> set[str]:
@@ -311,7 +310,7 @@ def test_yes_deletes(root: Path) -> None:
     assert (root / "notes.txt").exists()
     assert newest(root, full=True)[0] == 1000
     again = done("prune", root, "--keep-last", "2", "--yes", "--json").json()
-    assert not any(one["delete"] for one in again["plan"]["fates"])
+    assert not any(one["delete"] for one in again["fates"])
 
 
 def test_a_rehearsal_outweighs_yes(root: Path) -> None:
@@ -321,10 +320,10 @@ def test_a_rehearsal_outweighs_yes(root: Path) -> None:
 
 
 def test_json_says_whether_it_was_done(root: Path) -> None:
-    assert done("prune", root, "--keep-last", "4", "--json").json()["plan"]["done"] is False
+    assert done("prune", root, "--keep-last", "4", "--json").json()["done"] is False
     document = done("prune", root, "--keep-last", "4", "--json", "--yes").json()
-    assert document["plan"]["done"] is True
-    assert [one["path"] for one in document["plan"]["fates"] if one["delete"]] == ["step-100"]
+    assert document["done"] is True
+    assert [one["name"] for one in document["fates"] if one["delete"]] == ["step-100"]
 
 
 def test_on_a_terminal_it_asks_and_takes_silence_for_no(root: Path) -> None:
@@ -364,7 +363,7 @@ def test_what_the_pointer_has_come_to_name_is_left_alone(root: Path) -> None:
     shutil.rmtree(root / "step-1000")
     shutil.rmtree(root / "step-400")
     done("promote", root / "step-200")
-    gone = {fate.path: fate.delete for fate in carry_out(store, chosen)}
+    gone = {fate.name: fate.delete for fate in carry_out(store, chosen)}
     assert gone == {"step-100": True, "step-200": False, "step-300": True}
     assert remaining(root) == names(200)
 
@@ -378,7 +377,7 @@ def positions(deleted: list[str], name: str) -> tuple[int, int, list[int]]:
 
 def test_records_go_first(root: Path) -> None:
     store = Watched(str(root))
-    gone = [fate.path for fate in carry_out(store, plan(store, Policy(keep_last=2)))]
+    gone = [fate.name for fate in carry_out(store, plan(store, Policy(keep_last=2)))]
     assert gone == ["step-100", "step-200", "step-300"]
     for name in gone:
         manifest, metadata, data = positions(store.deleted, name)
@@ -457,7 +456,7 @@ def test_a_promotion_during_the_deletion_is_respected(root: Path) -> None:
             mover(super().delete, path, durable=durable)
 
     store = Moving(root)
-    gone = {fate.path: fate.delete for fate in carry_out(store, plan(store, Policy(keep_last=2)))}
+    gone = {fate.name: fate.delete for fate in carry_out(store, plan(store, Policy(keep_last=2)))}
     assert gone == {"step-100": True, "step-200": False, "step-300": True}
 
 

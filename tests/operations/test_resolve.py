@@ -87,13 +87,11 @@ def test_quiet_prints_the_path_alone(old: Path) -> None:
 def test_json_says_the_same(root: Path) -> None:
     done("quarantine", root / "step-1000", "--reason", "loss spike")
     ended = done("resolve", root, "--json")
-    document = ended.json()
-    assert document["schema"] == "ckptctl/resolve/1"
-    found = document["resolution"]
-    assert (found["path"], found["step"], found["committed"]) == ("step-100", 100, True)
-    assert found["url"] == f"{root}/step-100"
+    found = ended.json()
+    assert (found["name"], found["step"], found["committed"]) == ("step-100", 100, True)
+    assert found["path"] == f"{root}/step-100"
     (skip,) = found["skipped"]
-    assert skip["checkpoint"] == "step-1000"
+    assert skip["name"] == "step-1000"
     assert "loss spike" in skip["reason"]
 
 
@@ -368,7 +366,7 @@ def test_the_default_reads_small_files(root: Path) -> None:
 
 def test_the_default_does_not_read_large_files(large: Path) -> None:
     store = Watched(str(large))
-    assert resolve(store).path == "step-2"
+    assert resolve(store).name == "step-2"
     shards = {path: count for path, count in store.read.items() if path.endswith(".distcp")}
     assert sum(shards.values()) < 1 << 20
 
@@ -404,7 +402,7 @@ def roots_of(top: Path) -> list[Path]:
 def newest_complete(root: Path) -> str | None:
     """Return what a listing calls the newest whole one."""
     rows = done("list", root, "--json", "--check").json()["checkpoints"]
-    whole = [row["path"] for row in rows if row["state"] == "complete"]
+    whole = [row["name"] for row in rows if row["state"] == "complete"]
     return whole[-1] if whole else None
 
 

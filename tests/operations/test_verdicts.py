@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import warnings
 from collections.abc import Callable
@@ -234,7 +233,7 @@ class TestVerdictInTheResult:
 
     def test_json_has_verdict_and_why(self) -> None:
         ended = ckptctl("verify", FIXTURES / "fsdp2" / "step-12", "--json")
-        (found,) = json.loads(ended.stdout)["checkpoints"]
+        (found,) = ended.json()["checkpoints"]
         assert found["verdict"] == "unverified"
         assert found["why"].startswith("nothing says which step __0_0.distcp is of")
 

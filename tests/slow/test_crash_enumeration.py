@@ -255,7 +255,7 @@ def _go_on(tree: Tree, seen: Seen, disk: Disk, target: Path) -> None:
 
 def _answer(store: PosixStore, *, full: bool) -> str | None:
     try:
-        return resolve(store, options=ResolveOptions(full=full, workers=1)).path
+        return resolve(store, options=ResolveOptions(full=full, workers=1)).name
     except (NothingThere, NoneUsable):
         return None
 

@@ -440,7 +440,7 @@ class Census:
 def answer(store: TreeStore, *, full: bool) -> str | None:
     """Ask what to resume from; whatever else is raised goes through."""
     try:
-        return resolve(store, options=ResolveOptions(full=full, workers=1)).path
+        return resolve(store, options=ResolveOptions(full=full, workers=1)).name
     except (NothingThere, NoneUsable):
         return None
 

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -260,9 +261,9 @@ def options() -> dict[str, set[str]]:
     """Return the long options of each command."""
     app = typer.Typer()
     app.callback()(lambda: None)
-    for name, place in _COMMANDS.items():
-        module, _, function = place.partition(":")
-        app.command(name)(getattr(__import__(module, fromlist=[function]), function))
+    for name in _COMMANDS:
+        module = import_module(f"ckptctl.cli.commands.{name}")
+        app.command(name)(getattr(module, f"{name}_command"))
     group = typer.main.get_command(app)
     found = {}
     for name, command in group.commands.items():  # type: ignore[attr-defined]
