@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ckptctl.model.geometry import Box
+from ckptctl.model.plain import PATH
 
 
 class Severity(enum.IntEnum):
@@ -43,7 +44,7 @@ class Stage(enum.IntEnum):
 class Location:
     """Where a finding is. ``start`` and ``stop`` are bytes in the file; paths are the checkpoint's."""
 
-    checkpoint: str = ""
+    checkpoint: str = field(default="", metadata=PATH)
     file: str | None = None
     rank: int | None = None
     fqn: str | None = None
