@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import random
 import re
@@ -11,15 +12,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from ckptctl.model.manifest import MANIFEST, Manifest, decode, pointer_path
 from conftest import FIXTURES
+from support.effort import PATIENCE
 from support.publish import Bucket, bucket, ckptctl, done, s3_environment, s3_server
 
-TIMEOUT = 0.5
+IMPATIENT = 0.25
+"""Seconds that clients wait for an answer while requests are swallowed; else they have patience."""
 ROUNDS = 2
 MANIFEST_KEY = re.compile(re.escape(MANIFEST))
 POINTER_KEY = re.compile(r"ckptctl\.pointers/")
@@ -78,7 +82,7 @@ class Proxy(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = self.weather.strike(self.command, self.path)
         if fault is Fault.TIMEOUT:
-            self.closing.wait(20 * TIMEOUT)
+            self.closing.wait()  # the client gives up long before
             self.close_connection = True
         elif fault is Fault.DROPPED:
             self.close_connection = True
@@ -103,7 +107,7 @@ class Proxy(BaseHTTPRequestHandler):
         if fault is Fault.UNCONDITIONAL:
             dropped.add("if-none-match")
         headers = {k: v for k, v in self.headers.items() if k.lower() not in dropped}
-        server = http.client.HTTPConnection(self.upstream, timeout=30)
+        server = http.client.HTTPConnection(self.upstream, timeout=PATIENCE)
         try:
             server.request(self.command, self.path, body, headers)
             answer = server.getresponse()
@@ -171,8 +175,27 @@ class Site:
     def manifests(self, name: str) -> list[str]:
         return [key for key in self.bucket.keys(f"run/{name}/") if key.endswith(MANIFEST)]
 
+    def storm(self, choose: Choice, *, swallowing: bool = False) -> None:
+        """Let requests fail from now on; clients hurry only where no answer may ever come."""
+        self.weather.choose = choose
+        _configure(IMPATIENT if swallowing else PATIENCE)
+
     def calm(self) -> None:
-        self.weather.choose = lambda method, path: None
+        self.storm(lambda method, path: None)
+
+
+def _configure(seconds: float) -> None:
+    """Say how long a client made from now on waits for an answer."""
+    import fsspec
+
+    retries = {"max_attempts": 1, "mode": "standard"}
+    config = {"read_timeout": seconds, "connect_timeout": seconds, "retries": retries}
+    fsspec.config.conf["s3"] = {"config_kwargs": config}
+
+
+async def _at_once(seconds: float, result: object = None, real: Any = asyncio.sleep) -> Any:
+    """Let everybody else go first, as after a pause; how long clients pause is their affair."""
+    return await real(0, result)
 
 
 @pytest.fixture
@@ -191,13 +214,10 @@ def site(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     thread.start()
     for name, value in s3_environment(f"http://127.0.0.1:{server.server_address[1]}").items():
         monkeypatch.setenv(name, value)
-    config = {
-        "read_timeout": TIMEOUT,
-        "connect_timeout": TIMEOUT,
-        "retries": {"max_attempts": 1, "mode": "standard"},
-    }
-    monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": config})
+    monkeypatch.setitem(fsspec.config.conf, "s3", {})
+    _configure(PATIENCE)
     monkeypatch.setattr(s3fs.S3FileSystem, "retries", 2)
+    monkeypatch.setattr(asyncio, "sleep", _at_once)
     s3fs.S3FileSystem.clear_instance_cache()
     with bucket(endpoint, f"faults-{uuid4()}") as made:
         yield Site(f"s3://{made.name}/run", made, weather)
@@ -262,6 +282,7 @@ KINDS = {
 }
 
 
+@pytest.mark.quick
 def test_the_proxy_itself_changes_nothing(site: Site) -> None:
     url = site.add("step-12")
     done("commit", url, "--promote")
@@ -276,7 +297,7 @@ def test_a_good_checkpoint_is_never_slandered(site: Site, kind: str) -> None:
     url = site.add("step-12")
     done("commit", url, "--promote")
     for round_ in range(ROUNDS):
-        site.weather.choose = now_and_then(share, *faults, seed=round_)
+        site.storm(now_and_then(share, *faults, seed=round_), swallowing=Fault.TIMEOUT in faults)
         choices: tuple[tuple[str, ...], ...] = ((), ("--require", "manifest", "--json"))
         for options in choices:
             ended = ckptctl("verify", url, *options)
@@ -297,7 +318,7 @@ def test_a_damaged_object_is_never_called_good(site: Site, kind: str) -> None:
     done("commit", url, "--promote")
     site.damage("step-12")
     for round_ in range(ROUNDS):
-        site.weather.choose = now_and_then(share, *faults, seed=round_)
+        site.storm(now_and_then(share, *faults, seed=round_), swallowing=Fault.TIMEOUT in faults)
         ended = ckptctl("verify", url)
         assert ended.code in (10, 4), ended
         ended = ckptctl("resolve", site.url, "--full")
@@ -312,7 +333,7 @@ def test_a_publication_says_what_has_become_of_it(site: Site, kind: str) -> None
     for round_ in range(ROUNDS):
         name = f"step-{round_ + 1}"
         url = site.add(name)
-        site.weather.choose = now_and_then(share, *faults, seed=round_)
+        site.storm(now_and_then(share, *faults, seed=round_), swallowing=Fault.TIMEOUT in faults)
         ended = ckptctl("commit", url)
         site.calm()
         assert ended.code in (0, 4, 6), ended
@@ -327,7 +348,9 @@ def test_a_publication_says_what_has_become_of_it(site: Site, kind: str) -> None
         else:
             done("commit", url)
         before = revisions(site)
-        site.weather.choose = now_and_then(share, *faults, seed=round_ + 100)
+        site.storm(
+            now_and_then(share, *faults, seed=round_ + 100), swallowing=Fault.TIMEOUT in faults
+        )
         ended = ckptctl("promote", url)
         site.calm()
         assert ended.code in (0, 4, 6), ended
@@ -345,7 +368,7 @@ def revisions(site: Site) -> int:
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_our_own_success_is_recognised_when_its_answer_was_lost(site: Site, times: int) -> None:
     url = site.add("step-12")
-    site.weather.choose = once(Fault.LOST, "PUT", MANIFEST_KEY, times=times)
+    site.storm(once(Fault.LOST, "PUT", MANIFEST_KEY, times=times))
     ended = done("commit", url)
     assert [fault for fault, _, _ in site.weather.done] == [Fault.LOST] * len(site.weather.done)
     assert site.weather.done
@@ -353,15 +376,17 @@ def test_our_own_success_is_recognised_when_its_answer_was_lost(site: Site, time
     assert manifest.digest in ended.stdout
 
 
+@pytest.mark.quick
 def test_our_own_pointer_is_recognised_when_its_answer_was_lost(site: Site) -> None:
     url = site.add("step-12")
     done("commit", url)
-    site.weather.choose = once(Fault.LOST, "PUT", POINTER_KEY)
+    site.storm(once(Fault.LOST, "PUT", POINTER_KEY))
     done("promote", url)
     assert [fault for fault, _, _ in site.weather.done] == [Fault.LOST]
     assert revisions(site) == 1
 
 
+@pytest.mark.quick
 def test_an_answer_that_is_lost_with_no_reading_back_is_an_unknown_outcome(site: Site) -> None:
     url = site.add("step-12")
     lost = once(Fault.LOST, "PUT", MANIFEST_KEY)
@@ -371,7 +396,7 @@ def test_an_answer_that_is_lost_with_no_reading_back_is_an_unknown_outcome(site:
             return lost(method, path)
         return Fault.ERROR_503 if MANIFEST_KEY.search(path) else None
 
-    site.weather.choose = choose
+    site.storm(choose)
     ended = ckptctl("commit", url)
     assert (ended.code, ended.stdout) == (6, ""), ended
     assert MANIFEST in ended.stderr
@@ -392,7 +417,7 @@ def test_a_creation_that_never_arrives_is_a_failure_or_unknown_and_nothing_is_th
         (Fault.DROPPED, {4, 6}),
         (Fault.TIMEOUT, {4, 6}),
     ):
-        site.weather.choose = always(fault, "PUT", MANIFEST_KEY)
+        site.storm(always(fault, "PUT", MANIFEST_KEY), swallowing=fault is Fault.TIMEOUT)
         assert ckptctl("commit", url).code in codes
         site.calm()
         assert site.manifests("step-12") == []
@@ -410,7 +435,7 @@ def test_somebody_elses_manifest_behind_a_lost_answer_is_a_conflict(site: Site) 
         site.bucket.put(f"run/step-12/{MANIFEST}", other.encode())
         return Fault.LOST if not site.weather.done else None
 
-    site.weather.choose = choose
+    site.storm(choose)
     ended = ckptctl("commit", url)
     assert ended.code == 5, ended
     assert "somebody else" in ended.stderr
@@ -419,7 +444,7 @@ def test_somebody_elses_manifest_behind_a_lost_answer_is_a_conflict(site: Site) 
 
 def test_a_server_that_ignores_the_condition_is_refused(site: Site) -> None:
     url = site.add("step-12")
-    site.weather.choose = always(Fault.UNCONDITIONAL, "PUT", ANYTHING)
+    site.storm(always(Fault.UNCONDITIONAL, "PUT", ANYTHING))
     ended = ckptctl("commit", url)
     assert ended.code == 5, ended
     assert "If-None-Match" in ended.stderr
@@ -432,7 +457,7 @@ def test_a_probe_that_fails_is_no_accusation_of_the_server(site: Site) -> None:
     url = site.add("step-12")
     for fault in (Fault.ERROR_500, Fault.LOST):
         for method in ("PUT", "GET", "HEAD", "DELETE"):
-            site.weather.choose = always(fault, method, PROBE_KEY)
+            site.storm(always(fault, method, PROBE_KEY))
             ended = ckptctl("promote", url) if site.manifests("step-12") else ckptctl("commit", url)
             assert ended.code in (0, 4, 6), (fault, method, ended)
             assert "ignores" not in ended.stderr
@@ -442,7 +467,7 @@ def test_a_probe_that_fails_is_no_accusation_of_the_server(site: Site) -> None:
 def test_a_root_that_cannot_be_listed_is_not_an_empty_one(site: Site, fault: Fault) -> None:
     url = site.add("step-12")
     done("commit", url, "--promote")
-    site.weather.choose = always(fault, "GET", re.compile("list-type"))
+    site.storm(always(fault, "GET", re.compile("list-type")), swallowing=fault is Fault.TIMEOUT)
     ended = ckptctl("resolve", site.url)
     assert (ended.code, ended.stdout) == (4, ""), ended
 
@@ -454,11 +479,11 @@ def test_records_and_data_that_do_not_answer_are_no_verdict(
 ) -> None:
     url = site.add("step-12")
     done("commit", url, "--promote")
-    site.weather.choose = lambda method, path: (
-        fault if key.search(path) and method in ("GET", "HEAD") else None
+    methods = ("GET",) if fault is Fault.SHORT else ("GET", "HEAD")
+    site.storm(
+        lambda method, path: fault if key.search(path) and method in methods else None,
+        swallowing=fault is Fault.TIMEOUT,
     )
-    if fault is Fault.SHORT:
-        site.weather.choose = always(fault, "GET", key)
     for words in (("resolve", site.url), ("verify", url)):
         ended = ckptctl(*words)
         assert ended.code == 4, (words, ended)
@@ -469,7 +494,7 @@ def test_a_lost_pointer_revision_never_makes_a_gap(site: Site) -> None:
     for step in range(1, 4):
         url = site.add(f"step-{step}")
         done("commit", url)
-        site.weather.choose = now_and_then(0.3, Fault.LOST, Fault.ERROR_503, seed=step)
+        site.storm(now_and_then(0.3, Fault.LOST, Fault.ERROR_503, seed=step))
         while ckptctl("promote", url).code != 0:
             pass
         site.calm()
