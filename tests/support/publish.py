@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -34,10 +33,12 @@ from ckptctl.operations.publish.promote import promote
 from ckptctl.operations.publish.prune import Policy, carry_out, plan
 from ckptctl.storage import Entry, Reader, WritableStore, open_store
 from ckptctl.storage.posix import PosixStore
+from ckptctl.storage.system import RealSystem
 from conftest import FIXTURES, ROOT
 from support import damage
 from support.cli import Ended
 from support.cli import run as ckptctl
+from support.effort import PATIENCE
 
 RANKS = 4
 SOURCES = ("fsdp2/step-8", "fsdp2/step-12")
@@ -258,29 +259,51 @@ def source_of(step: int, sources: list[Source]) -> Source:
     return sources[step % len(sources)]
 
 
-def _write(path: Path, data: bytes) -> None:
+class Telling:
+    """The operating system, which says of each call that it comes, by one byte into a pipe."""
+
+    def __init__(self, tell: int) -> None:
+        self._tell, self._real = tell, RealSystem()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        call = getattr(self._real, name)
+
+        def told(*args: Any) -> Any:
+            self.now()
+            return call(*args)
+
+        return told
+
+    def now(self) -> None:
+        """Say that something comes."""
+        os.write(self._tell, b".")
+
+
+def _write(path: Path, data: bytes, system: Telling) -> None:
     with path.open("wb") as stream:
         for start in range(0, len(data), 8192):
+            system.now()
             stream.write(data[start : start + 8192])
+            stream.flush()
         stream.flush()
         os.fsync(stream.fileno())
 
 
-def _work(root: Path, step: int, rank: int, save_id: str, source: Source) -> None:
+def _work(root: Path, step: int, rank: int, save_id: str, source: Source, system: Telling) -> None:
     """What one rank does in a save: its shard, durable, and then its receipt."""
     checkpoint = root / f"step-{step}"
     name = f"__{rank}_0.distcp"
     files = {name: source.shards[name], **({".metadata": source.metadata} if rank == 0 else {})}
     for path, data in files.items():
-        _write(checkpoint / path, data)
+        _write(checkpoint / path, data, system)
     records = tuple(FileRecord(p, len(d), digest_of(d), rank, step) for p, d in files.items())
     receipt = Receipt(
         rank=rank, world_size=RANKS, step=step, files=records, run_id="run", save_id=save_id
     )
-    protocol.stage(PosixStore(root), checkpoint.name, receipt)
+    protocol.stage(PosixStore(root, system=system), checkpoint.name, receipt)
 
 
-def _save(root: Path, step: int, source: Source) -> None:
+def _save(root: Path, step: int, source: Source, system: Telling) -> None:
     checkpoint = root / f"step-{step}"
     shutil.rmtree(checkpoint, ignore_errors=True)  # what a killed save of this step has left
     checkpoint.mkdir()
@@ -289,7 +312,7 @@ def _save(root: Path, step: int, source: Source) -> None:
     for rank in range(RANKS):
         pid = os.fork()
         if pid == 0:
-            _end_after(partial(_work, root, step, rank, save_id, source))
+            _end_after(partial(_work, root, step, rank, save_id, source, system))
         pids.append(pid)
     for pid in pids:
         if os.waitpid(pid, 0)[1] != 0:
@@ -310,14 +333,16 @@ def _end_after(action: Callable[[], object]) -> None:
 
 def _train(root: Path, step: int, acknowledged: Path, sources: list[Source], tell: int) -> None:
     """Save, commit, promote and acknowledge, step by step, until killed."""
-    os.write(tell, b".")
+    system = Telling(tell)
+    opener = partial(PosixStore, system=system)
+    system.now()
     with acknowledged.open("ab", buffering=0) as stream:
         while True:
             step += 1
-            _save(root, step, source_of(step, sources))
-            store, place = place_of(root / f"step-{step}")
+            _save(root, step, source_of(step, sources), system)
+            store, place = place_of(root / f"step-{step}", opener)
             commit_checkpoint(store, place, options=CommitOptions(workers=1))
-            promote(store, place_of(root / f"step-{step}")[1], quick=True, workers=1)
+            promote(store, place_of(root / f"step-{step}", opener)[1], quick=True, workers=1)
             stream.write(f"{step}\n".encode())
             os.fsync(stream.fileno())
             if step % 3 == 0:
@@ -325,29 +350,29 @@ def _train(root: Path, step: int, acknowledged: Path, sources: list[Source], tel
 
 
 def _nursery() -> None:
-    """For each line ``ROOT STEP ACKNOWLEDGED SECONDS`` run a loop and kill it after that time."""
+    """For each line ``ROOT STEP ACKNOWLEDGED CALLS`` run a loop and kill it at so many of them."""
     sources = [load_source(case) for case in SOURCES]
     for line in sys.stdin:
-        root, step, acknowledged, seconds = json.loads(line)
+        root, step, acknowledged, calls = json.loads(line)
         ears, tell = os.pipe()
         leader = os.fork()
         if leader == 0:
             os.setsid()
             _end_after(partial(_train, Path(root), step, Path(acknowledged), sources, tell))
         os.close(tell)
-        os.read(ears, 1)  # all of its processes hold the other end
-        time.sleep(seconds)
+        for _ in range(calls):
+            os.read(ears, 1)
         with suppress(ProcessLookupError):
             os.killpg(leader, signal.SIGKILL)
-        while os.read(ears, 1):
+        while os.read(ears, 4096):  # all of its processes hold the other end
             pass
         os.close(ears)
         status = os.waitpid(leader, 0)[1]
         print(json.dumps(os.waitstatus_to_exitcode(status)), flush=True)
 
 
-Loop = Callable[[Path, int, Path, float], int]
-"""Runs a loop in a root from a step on, acknowledging to a file, for so many seconds."""
+Loop = Callable[[Path, int, Path, int], int]
+"""Runs a loop in a root from a step on, acknowledging to a file, until so many of its calls."""
 
 
 @contextmanager
@@ -355,10 +380,10 @@ def nursery(errors_to: Path) -> Iterator[Loop]:
     """Yield what runs a loop for a while and kills it; it returns the leader's exit status."""
     with errors_to.open("wb") as stream, _helper("nursery", stderr=stream) as process:
 
-        def run(root: Path, step: int, acknowledged: Path, seconds: float) -> int:
+        def run(root: Path, step: int, acknowledged: Path, calls: int) -> int:
             assert process.stdin is not None
             assert process.stdout is not None
-            line = json.dumps([str(root), step, str(acknowledged), seconds])
+            line = json.dumps([str(root), step, str(acknowledged), calls])
             process.stdin.write(f"{line}\n".encode())
             process.stdin.flush()
             answer = process.stdout.readline()
@@ -377,7 +402,7 @@ def race(
     """Run command lines at the same moment, each as an actor ``racer-N`` of its own."""
     spec = json.dumps([[str(word) for word in one] for one in commands])
     with _helper("race", env=env) as process:
-        out, _ = process.communicate(spec.encode(), timeout=120)
+        out, _ = process.communicate(spec.encode(), timeout=PATIENCE)
     return [Ended(*one) for one in json.loads(out)]
 
 
@@ -387,9 +412,11 @@ def _race() -> None:
         import s3fs  # noqa: F401 - so that it is not what the racers spend their time on
     spec = json.load(sys.stdin)
     gate, start = os.pipe()
-    ends = [_racer(number, words, gate, start) for number, words in enumerate(spec)]
+    all_there, there = os.pipe()
+    ends = [_racer(number, words, gate, start, there) for number, words in enumerate(spec)]
     os.close(gate)
-    time.sleep(0.2)
+    for _ in ends:
+        os.read(all_there, 1)
     os.close(start)
     results = []
     for end in ends:
@@ -400,7 +427,7 @@ def _race() -> None:
     print(json.dumps(results))
 
 
-def _racer(number: int, words: list[str], gate: int, start: int) -> int:
+def _racer(number: int, words: list[str], gate: int, start: int, there: int) -> int:
     ours, theirs = os.pipe()
     if os.fork():
         os.close(theirs)
@@ -408,6 +435,7 @@ def _racer(number: int, words: list[str], gate: int, start: int) -> int:
     os.close(start)
 
     def go() -> None:
+        os.write(there, b".")
         os.read(gate, 1)
         ended = ckptctl(*words, env={"CKPTCTL_ACTOR": f"racer-{number}"})
         with os.fdopen(theirs, "wb") as stream:
