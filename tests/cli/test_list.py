@@ -90,7 +90,7 @@ def mixed(tmp_path: Path) -> Path:
 
 
 def test_a_listing_of_every_state(mixed: Path) -> None:
-    assert_golden_pair("list", ["list", "run"], mixed.parent)
+    assert_golden_pair("list/all", ["list", "run"], mixed.parent)
 
 
 def test_a_listing_on_a_terminal(mixed: Path) -> None:

@@ -38,22 +38,22 @@ def planted(tmp_path: Path) -> Callable[[str], Path]:
 @pytest.mark.parametrize(
     ("name", "case", "args"),
     [
-        ("show-fsdp2", "fsdp2/step-12", ()),
-        ("show-fsdp2-files", "fsdp2/step-12", ("--files",)),
-        ("show-fsdp2-tensors", "fsdp2/step-12", ("--tensors",)),
-        ("show-fsdp2-layout", "fsdp2/step-12", ("--layout", EMBED)),
-        ("show-tp-fsdp", "tp_fsdp/step-12", ()),
-        ("show-tp-fsdp-optimizer", "tp_fsdp/step-12", ("optimizer.*weight*", "--tensors")),
-        ("show-tp-fsdp-layout", "tp_fsdp/step-12", ("--layout", "model.down.weight")),
-        ("show-tp-fsdp-vector", "tp_fsdp/step-12", ("--layout", "model.up.bias")),
-        ("show-tp-fsdp-scalar", "tp_fsdp/step-12", ("--layout", "model.batches_seen")),
-        ("show-dtype-zoo", "dtype_zoo/step-1", ()),
-        ("show-dtype-zoo-objects", "dtype_zoo/step-1", ("--objects",)),
-        ("show-dtype-zoo-tensors", "dtype_zoo/step-1", ("--tensors",)),
-        ("show-rank-local", "rank_local/step-12", ()),
-        ("show-rank-local-objects", "rank_local/step-12", ("train_state.*", "--objects")),
-        ("show-zstd", "zstd/step-12", ()),
-        ("show-file-per-item-files", "file_per_item/step-12", ("--files",)),
+        ("show/fsdp2/all", "fsdp2/step-12", ()),
+        ("show/fsdp2/files", "fsdp2/step-12", ("--files",)),
+        ("show/fsdp2/tensors", "fsdp2/step-12", ("--tensors",)),
+        ("show/fsdp2/layout", "fsdp2/step-12", ("--layout", EMBED)),
+        ("show/tp-fsdp/all", "tp_fsdp/step-12", ()),
+        ("show/tp-fsdp/optimizer", "tp_fsdp/step-12", ("optimizer.*weight*", "--tensors")),
+        ("show/tp-fsdp/layout", "tp_fsdp/step-12", ("--layout", "model.down.weight")),
+        ("show/tp-fsdp/vector", "tp_fsdp/step-12", ("--layout", "model.up.bias")),
+        ("show/tp-fsdp/scalar", "tp_fsdp/step-12", ("--layout", "model.batches_seen")),
+        ("show/dtype-zoo/all", "dtype_zoo/step-1", ()),
+        ("show/dtype-zoo/objects", "dtype_zoo/step-1", ("--objects",)),
+        ("show/dtype-zoo/tensors", "dtype_zoo/step-1", ("--tensors",)),
+        ("show/rank-local/all", "rank_local/step-12", ()),
+        ("show/rank-local/objects", "rank_local/step-12", ("train_state.*", "--objects")),
+        ("show/zstd/all", "zstd/step-12", ()),
+        ("show/file-per-item/files", "file_per_item/step-12", ("--files",)),
     ],
 )
 def test_a_view(
@@ -198,4 +198,4 @@ def test_the_description_on_a_terminal(planted: Callable[[str], Path], tmp_path:
     planted("hsdp/step-12")
     ended = run_on_terminal("show", "hsdp/step-12", cwd=tmp_path)
     assert ended.code == 0
-    assert_golden("show-hsdp-terminal.txt", normal(ended.stdout))
+    assert_golden("show/hsdp/terminal.txt", normal(ended.stdout))

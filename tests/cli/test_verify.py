@@ -293,20 +293,20 @@ class TestRendering:
         plant(FIXTURES / "fsdp2", tmp_path / "run")
         plant(FIXTURES / "rank_local", tmp_path / "run" / "local")
         plant(FIXTURES / "no_crc", tmp_path / "run" / "no_crc")
-        assert_golden_pair("verify-good", ["verify", "run"], tmp_path)
+        assert_golden_pair("verify/good", ["verify", "run"], tmp_path)
 
     def test_a_bad_one(self, damaged: Path) -> None:
-        assert_golden_pair("verify-bad", ["verify", "run"], damaged.parent.parent, code=10)
+        assert_golden_pair("verify/bad", ["verify", "run"], damaged.parent.parent, code=10)
 
     def test_a_quick_look(self, tmp_path: Path) -> None:
         plant(FIXTURES / "zstd", tmp_path / "run")
         plant(FIXTURES / "fsdp2" / "step-8", tmp_path / "run" / "step-8")
-        assert_golden_pair("verify-quick", ["verify", "run", "--quick"], tmp_path)
+        assert_golden_pair("verify/quick", ["verify", "run", "--quick"], tmp_path)
 
     def test_a_terminal_is_filled_and_not_overrun(self, damaged: Path) -> None:
         ended = run_on_terminal("verify", "run", cwd=damaged.parent.parent)
         assert ended.code == 10
-        assert_golden("verify-bad-terminal.txt", normal(ended.stdout))
+        assert_golden("verify/bad-terminal.txt", normal(ended.stdout))
         lines = OWN_COLOURS.sub("", ended.stdout).splitlines()
         assert max(map(len, lines)) <= 80
         assert any(len(line) > 70 for line in lines)

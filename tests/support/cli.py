@@ -210,9 +210,10 @@ def updating() -> bool:
 
 
 def assert_golden(name: str, text: str) -> None:
-    """Compare with ``golden/<name>``; with ``CKPTCTL_UPDATE_GOLDENS=1`` write it instead."""
+    """Compare with ``golden/<command>/<name>``; with ``CKPTCTL_UPDATE_GOLDENS=1`` write it instead."""
     path = GOLDEN / name
     if updating():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", newline="")
     assert path.is_file(), f"no golden {name}; CKPTCTL_UPDATE_GOLDENS=1 writes it"
     assert text == path.read_bytes().decode(), f"{name} differs; CKPTCTL_UPDATE_GOLDENS=1 rewrites"
