@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 COMPONENTS: dict[str, tuple[str, ...]] = {
     "optimizer": (
@@ -59,6 +60,7 @@ WRAPPERS = frozenset({"app", "app_state", "state", "checkpoint"})
 _BY_ELEMENT = {name: component for component, names in COMPONENTS.items() for name in names}
 _CHAINED = re.compile(r"chained_\d+$")
 _NUMBER = re.compile(r"_\d+$")
+_DIGITS = re.compile(r"\d+$")
 _RANK = re.compile(
     r"(?:(dp|tp|pp|cp|ep|global|local|world|data_parallel)[-_]?)?rank[-_]?(\d{1,7})$", re.IGNORECASE
 )
@@ -123,6 +125,39 @@ def elements(fqn: str, path: tuple[str | int, ...] | None = None) -> tuple[str |
     """Return the elements of a key: its recorded path, split further where that is one string."""
     head = path if path else (fqn,)
     return (*str(head[0]).split("."), *head[1:]) if head else ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyName:
+    """A key's path, read once: the component it names and its last word."""
+
+    path: tuple[str | int, ...]
+    component: str | None
+    last: str
+
+    @classmethod
+    def of(cls, path: tuple[str | int, ...]) -> KeyName:
+        """Read a path."""
+        last = str(path[-1]).rpartition(".")[2].lower() if path else ""
+        return cls(path, locate_component(path)[0], last)
+
+    @property
+    def text(self) -> str:
+        """The path as one name in which every rank's number is ``*``."""
+        return ".".join(
+            _DIGITS.sub("*", str(element)) if rank_element(element) is not None else str(element)
+            for element in self.path
+        )
+
+    @property
+    def ranked(self) -> bool:
+        """True if an element names a rank."""
+        return any(rank_element(element) is not None for element in self.path)
+
+    @property
+    def holds_state(self) -> bool:
+        """True if a tensor of this name is of the model or of its optimizer."""
+        return settle(self.component, self.path, tensor=True) in ("model", "optimizer")
 
 
 OPTIMIZER_STATES: tuple[str, ...] = (

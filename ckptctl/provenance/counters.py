@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ckptctl.model.components import locate_component, rank_element
+from ckptctl.model.components import KeyName
 
 MOST_BYTES = 64 << 10
 """Bytes of an item above which nobody looks for counters in it."""
@@ -82,15 +82,9 @@ class RunMark:
     text: str
 
 
-def tells(path: Path, *, scalar: bool, item: bool) -> bool:
-    """Tell by a key's path whether its item may hold a counter; ``scalar`` is a tensor of no dimension.
-
-    ``item`` is False for a tensor with dimensions, which never does.
-    """
-    if not item:
-        return False
-    component, _ = locate_component(path)
-    last = _leaf(path)
+def tells(name: KeyName, *, scalar: bool) -> bool:
+    """Tell by a key's name whether its item may hold a counter; ``scalar`` is a tensor of no dimension."""
+    component, last = name.component, name.last
     if component == "optimizer":
         whole = not scalar and _SHARD.search(last) is not None and "optimizer/" in last
         return last == "step" or whole or (not scalar and last == "param_groups")
@@ -105,9 +99,9 @@ def tells(path: Path, *, scalar: bool, item: bool) -> bool:
     return last in _STEPS or last in _SCHEDULER or (not scalar and last in _RUNS)
 
 
-def counts_steps(path: Path) -> bool:
+def counts_steps(name: KeyName) -> bool:
     """Tell whether a key holds one number that changes at every step."""
-    return _stamp("", path, 1) is not None
+    return _stamp("", name, 1) is not None
 
 
 def stamps_of(
@@ -115,68 +109,53 @@ def stamps_of(
 ) -> Iterator[Stamp | Counter | RunMark]:
     """Yield what one decoded value says; ``alone`` if each rank saved on its own."""
     for inner, leaf in leaves(value):
-        full = (*path, *inner)
-        found = _stamp(file, full, leaf) or _run(file, full, leaf)
+        name = KeyName.of((*path, *inner))
+        found = _stamp(file, name, leaf) or _run(file, name, leaf)
         if found is not None:
             yield found
         if isinstance(leaf, int | float) and not isinstance(leaf, bool):
-            counter = _counter(file, full, float(leaf), alone=alone)
+            counter = _counter(file, name, float(leaf), alone=alone)
             if counter is not None:
                 yield counter
 
 
-def _stamp(file: str, path: Path, value: object) -> Stamp | None:
+def _stamp(file: str, name: KeyName, value: object) -> Stamp | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if not 0 <= value < 1 << 53 or int(value) != value:
         return None
-    component, _ = locate_component(path)
-    last, key = _leaf(path), key_of(path)
+    component, last = name.component, name.last
     if component == "optimizer":
         if last != "step":
             return None
-        kind = Kind.GROUP if "param_groups" in key.split(".") else Kind.OPTIMIZER
-        return Stamp(file, key, kind, int(value))
+        kind = Kind.GROUP if "param_groups" in name.text.split(".") else Kind.OPTIMIZER
+        return Stamp(file, name.text, kind, int(value))
     if component in ("data", "rng", "model"):
         return None
     if last in _SCHEDULER:
         step = int(value) + _SCHEDULER[last]
-        return Stamp(file, key, Kind.SCHEDULER, step) if step >= 0 else None
+        return Stamp(file, name.text, Kind.SCHEDULER, step) if step >= 0 else None
     if last in _STEPS and component in ("progress", "other", None):
-        return Stamp(file, key, Kind.PROGRESS, int(value))
+        return Stamp(file, name.text, Kind.PROGRESS, int(value))
     return None
 
 
-def _run(file: str, path: Path, value: object) -> RunMark | None:
-    if isinstance(value, str) and value and _leaf(path) in _RUNS:
-        return RunMark(file, key_of(path), value[:200])
+def _run(file: str, name: KeyName, value: object) -> RunMark | None:
+    if isinstance(value, str) and value and name.last in _RUNS:
+        return RunMark(file, name.text, value[:200])
     return None
 
 
-def _counter(file: str, path: Path, value: float, *, alone: bool) -> Counter | None:
-    component, _ = locate_component(path)
-    ranked = any(rank_element(element) is not None for element in path)
-    if component not in ("data", "rng", "progress") or not (ranked or alone):
+def _counter(file: str, name: KeyName, value: float, *, alone: bool) -> Counter | None:
+    component, path = name.component, name.path
+    if component not in ("data", "rng", "progress") or not (name.ranked or alone):
         return None
     if component == "rng" and path[-1] not in (2, "pos"):
         return None  # of numpy's generator only the position counts: what it has drawn so far
     moves = component != "rng" and any(
         isinstance(element, str) and _MOVES.search(element.lower()) for element in path[-1:]
     )
-    return Counter(file, key_of(path), value, moves)
-
-
-def key_of(path: Sequence[str | int]) -> str:
-    """Write a path as one name in which every rank's number is ``*``."""
-    words = []
-    for element in path:
-        text = str(element)
-        words.append(re.sub(r"\d+$", "*", text) if rank_element(element) is not None else text)
-    return ".".join(words)
-
-
-def _leaf(path: Sequence[str | int]) -> str:
-    return str(path[-1]).rpartition(".")[2].lower() if path else ""
+    return Counter(file, name.text, value, moves)
 
 
 def leaves(value: object) -> Iterator[tuple[Path, int | float | str]]:

@@ -61,7 +61,7 @@ BROKEN = """
 import ckptctl.operations.verify.stages as verify
 def broken(*args, **how):
     raise RuntimeError("a bug\\x1b[35m")
-verify.units_of = broken
+verify.to_read = broken
 """
 
 

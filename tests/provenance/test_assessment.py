@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptctl.formats.items.crc_summary import says_something, zero_crc
+from ckptctl.model.components import KeyName
 from ckptctl.operations.provenance.collect import Catcher
 from ckptctl.provenance.consensus import Dissent, Level, Support, consensus, dissents
 from ckptctl.provenance.counters import (
@@ -351,7 +352,7 @@ class TestNames:
     def test_what_counts(
         self, path: tuple[str | int, ...], kind: Kind, value: float, step: int
     ) -> None:
-        assert tells(path, scalar=True, item=True)
+        assert tells(KeyName.of(path), scalar=True)
         (stamp,) = stamps_of("x", path, value, alone=False)
         assert isinstance(stamp, Stamp)
         assert (stamp.kind, stamp.step) == (kind, step)
@@ -380,7 +381,7 @@ class TestNames:
         assert (stamp.kind, stamp.step) == (Kind.PROGRESS, 6)
         groups = [{"param_groups": [{"lr": 0.1, "step": 6}, {"lr": 0.1, "step": 6}]}]
         path = ("optimizer", "distributed", "dp_group_idx_0", "optimizer/shard_0_1")
-        assert tells(path, scalar=False, item=True)
+        assert tells(KeyName.of(path), scalar=False)
         found = [s for s in stamps_of("x", path, groups, alone=False) if isinstance(s, Stamp)]
         assert {(s.kind, s.step) for s in found} == {(Kind.GROUP, 6)}
 

@@ -9,8 +9,8 @@ from ckptctl.checks import Context
 from ckptctl.errors import MalformedData, UnsafeData
 from ckptctl.formats.items.crc_summary import TAIL, CrcSummary, summary_from, summary_in
 from ckptctl.formats.pickles.values import decode_item, decode_pickle
-from ckptctl.model.checkpoint import Entry, Item, ObjectEntry, TensorEntry
-from ckptctl.model.components import component_of, elements
+from ckptctl.model.checkpoint import Entry, Item, TensorEntry
+from ckptctl.model.components import KeyName, elements
 from ckptctl.model.observation import ItemSeen
 from ckptctl.provenance.counters import (
     MOST_BYTES,
@@ -99,17 +99,14 @@ class Plan:
         return elements(fqn, self._paths.get(fqn))
 
     def _classify(self, fqn: str, entry: Entry | None) -> tuple[bool, Likeness | None]:
-        path = self.path_of(fqn)
+        name = KeyName.of(self.path_of(fqn))
         if isinstance(entry, TensorEntry) and entry.shape != ():
             if not entry.dtype.startswith(("float", "bfloat")) or not entry.numel:
                 return False, None
-            if moment_of(fqn) is not None:
-                return False, Likeness.MOMENT
-            component = component_of(path)
-            return False, Likeness.WEIGHT if component in ("model", "optimizer") else None
-        scalar = isinstance(entry, TensorEntry)
-        wanted = tells(path, scalar=scalar, item=scalar or isinstance(entry, ObjectEntry))
-        return wanted, Likeness.COUNT if wanted and counts_steps(path) else None
+            kind = Likeness.WEIGHT if name.holds_state else None
+            return False, Likeness.MOMENT if moment_of(fqn) is not None else kind
+        wanted = entry is not None and tells(name, scalar=isinstance(entry, TensorEntry))
+        return wanted, Likeness.COUNT if wanted and counts_steps(name) else None
 
     def kind(self, fqn: str) -> Likeness | None:
         """Return what an item of this key proves where it is equal, None for nothing."""

@@ -26,9 +26,9 @@ from ckptctl.operations.provenance.evidence import gather
 from ckptctl.operations.verify.audit import audit_of
 from ckptctl.operations.verify.audit import coverage_of as audit_coverage
 from ckptctl.operations.verify.examine import Done, Examiner
-from ckptctl.operations.verify.units import Unit, item_units, sealing_units, units_of
+from ckptctl.operations.verify.units import item_units, to_read
 from ckptctl.operations.verify.values import coverage as value_coverage
-from ckptctl.operations.verify.values import expected_values, sealed_units
+from ckptctl.operations.verify.values import expected_values, leave_out
 from ckptctl.operations.verify.work import Work
 
 PARTLY_READ = frozenset({"missing-rank", "malformed-entry", "unreadable-metadata"})
@@ -89,10 +89,12 @@ class Content:
         plan = Plan(context) if work.wants_identity else None
         collected = Collection(plan)
         examiner = Examiner(work.located, context, work.options, work.progress, plan=plan)
-        units, rows = _units(work, context)
-        reports, unread = [Report.of(coverage=rows)], list[str]()
+        sealing = work.sealing.algorithm if work.sealing is not None else ""
+        chosen = to_read(context, work.options, sealing=sealing)
+        leave_out(context.values, chosen.astray)
+        reports, unread = [Report.of(coverage=chosen.rows)], list[str]()
         faults, digests, problem = list[Fault](), dict[str, tuple[int, str]](), ""
-        for done in examiner.run(units, label=work.located.url, executor=work.executor):
+        for done in examiner.run(chosen.units, label=work.located.url, executor=work.executor):
             reports.append(done.report)
             problem = problem or done.problem
             collected.add(done.collected)
@@ -160,17 +162,6 @@ def run_stages(work: Work, stages: tuple[Step, ...] = STAGES) -> Work:
         if work.sealing is not None and (work.errors or work.problem or work.unread):
             break
     return work
-
-
-def _units(work: Work, context: Context) -> tuple[list[Unit], list[Coverage]]:
-    """Choose what is read: for a commit all of it, hashed; else by options and manifest."""
-    options = work.options
-    if work.sealing is not None:
-        return sealing_units(context, options, work.sealing.algorithm), []
-    whole = options.sample is None and options.part is None and not options.quick
-    if options.values and whole and context.seal.manifest is not None:
-        return sealed_units(context, options)
-    return units_of(context, options)
 
 
 def _unread(done: Done) -> list[str]:

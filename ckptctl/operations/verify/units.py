@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ckptctl.checks import Context
 from ckptctl.hashing import algorithm_of
@@ -41,20 +41,36 @@ class Unit:
         return sum(item.length for item in self.items) if self.content else 0
 
 
-def units_of(context: Context, options: Options) -> tuple[list[Unit], list[Coverage]]:
-    """Choose what is read, and account for what is not: digests cover it, or it was left out."""
+@dataclass(frozen=True, slots=True)
+class ToRead:
+    """What is read, and an account of what is not; ``astray`` are items that a digest alone covers."""
+
+    units: list[Unit]
+    rows: list[Coverage]
+    astray: list[Item] = field(default_factory=list)
+
+
+def to_read(context: Context, options: Options, *, sealing: str = "") -> ToRead:
+    """Choose what is read, and account for what is not: digests cover it, or it was left out.
+
+    ``sealing`` is the algorithm by which every file is hashed on the way, for a commit.
+    """
+    if sealing:
+        return ToRead(_sealing_units(context, options, sealing), [])
     manifest = context.seal.manifest
     if manifest is None or options.sample is not None or options.part is not None:
-        return item_units(context, options), []
+        return ToRead(item_units(context, options), [])
     if not options.quick:
-        return hashing_units(context), [_covered(context, "by file digests")]
-    units = hashing_units(context, largest=SMALL_FILE)
+        if options.values:
+            return _hashed_and_seen(context, options)
+        return ToRead(_hashing_units(context), [_covered(context, "by file digests")])
+    units = _hashing_units(context, largest=SMALL_FILE)
     omitted = len(manifest.files) - len(units)
     gap = replace(options.left_out, count=omitted)
     rows = [Coverage(Stage.CONTENT, "files", 0, omitted, gaps=(gap,))] if omitted else []
     if options.sizes_only:
-        return units, [*rows, _covered(context, "by sizes in the manifest")]
-    return units + item_units(context, options), rows
+        return ToRead(units, [*rows, _covered(context, "by sizes in the manifest")])
+    return ToRead(units + item_units(context, options), rows)
 
 
 def item_units(context: Context, options: Options) -> list[Unit]:
@@ -80,7 +96,7 @@ def item_units(context: Context, options: Options) -> list[Unit]:
     return units
 
 
-def hashing_units(context: Context, *, largest: int | None = None) -> list[Unit]:
+def _hashing_units(context: Context, *, largest: int | None = None) -> list[Unit]:
     """Return one unit for each file that the manifest promises and that has its size."""
     manifest, files = context.seal.manifest, context.checkpoint.files
     return [
@@ -98,7 +114,7 @@ def hashing_units(context: Context, *, largest: int | None = None) -> list[Unit]
     ]
 
 
-def sealing_units(context: Context, options: Options, algorithm: str) -> list[Unit]:
+def _sealing_units(context: Context, options: Options, algorithm: str) -> list[Unit]:
     """Return one unit for each file, in which it is hashed and its items looked at in one pass."""
     items: dict[str, list[Item]] = {}
     for unit in item_units(context, options):
@@ -108,6 +124,32 @@ def sealing_units(context: Context, options: Options, algorithm: str) -> list[Un
         for path, file in context.checkpoint.files.items()
         if not is_record(path)
     ]
+
+
+def _hashed_and_seen(context: Context, options: Options) -> ToRead:
+    """Hash files and look at their items in one pass.
+
+    Where the metadata does not place items all over a file, the file is only hashed; what no
+    digest is promised for is looked at without one.
+    """
+    items: dict[str, list[Item]] = {}
+    loose = item_units(context, options)
+    for unit in loose:
+        items.setdefault(unit.path, []).extend(unit.items)
+    units: list[Unit] = []
+    astray: list[Item] = []
+    hashed = _hashing_units(context)
+    for unit in hashed:
+        layout, own = context.layouts.get(unit.path), tuple(items.get(unit.path, ()))
+        if layout is None or (layout.contiguous and layout.end == unit.size):
+            units.append(replace(unit, items=own, content=bool(own)))
+        else:
+            units.append(unit)
+            astray += own
+    paths = {unit.path for unit in hashed}
+    gap = Gap(GapKind.COVERED, "covered by file digests", len(astray))
+    rows = [Coverage(Stage.ITEMS, "items", 0, len(astray), gaps=(gap,))] if astray else []
+    return ToRead(units + [unit for unit in loose if unit.path not in paths], rows, astray)
 
 
 def _chooser(context: Context, options: Options) -> Callable[[int], bool]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from ckptctl.checks import Context
 from ckptctl.model.checkpoint import Checkpoint, Fault, FaultKind, Item, TensorEntry
@@ -13,7 +12,7 @@ from ckptctl.model.finding import Coverage, Gap, GapKind, Stage, united
 from ckptctl.model.observation import ItemSeen, ValuesSeen
 from ckptctl.model.tensor_values import TensorValues
 from ckptctl.operations.verify.options import Options
-from ckptctl.operations.verify.units import Unit, hashing_units, item_units
+from ckptctl.operations.verify.units import Unit
 
 _DAMAGED = Gap(GapKind.DAMAGED, "their bytes are damaged")
 _UNSTABLE = Gap(GapKind.UNSTABLE, "two reads of their file differ")
@@ -86,35 +85,11 @@ def unconfirmed(seen: ItemSeen) -> bool:
     )
 
 
-def sealed_units(context: Context, options: Options) -> tuple[list[Unit], list[Coverage]]:
-    """Return units in which files are hashed and their items looked at in one pass.
-
-    Where the metadata does not place items all over a file, the file is only hashed; what no
-    digest is promised for is looked at without one.
-    """
-    items: dict[str, list[Item]] = {}
-    loose = item_units(context, options)
-    for unit in loose:
-        items.setdefault(unit.path, []).extend(unit.items)
-    units: list[Unit] = []
-    hashed = hashing_units(context)
-    for unit in hashed:
-        layout = context.layouts.get(unit.path)
-        if layout is None or (layout.contiguous and layout.end == unit.size):
-            own = tuple(items.get(unit.path, ()))
-            units.append(replace(unit, items=own, content=bool(own)))
-            continue
-        units.append(unit)
-        for item in items[unit.path]:
-            if item.fqn in context.values:
-                context.values[item.fqn].skip(_ASTRAY)
-    paths = {unit.path for unit in hashed}
-    astray = sum(len(items[unit.path]) for unit in units if unit.path in items and not unit.items)
-    rows = []
-    if astray:
-        gap = Gap(GapKind.COVERED, "covered by file digests", astray)
-        rows.append(Coverage(Stage.ITEMS, "items", 0, astray, gaps=(gap,)))
-    return units + [unit for unit in loose if unit.path not in paths], rows
+def leave_out(values: Mapping[str, TensorValues], items: Iterable[Item]) -> None:
+    """Account for items that are not looked at, because they do not lie one behind the other."""
+    for item in items:
+        if item.fqn in values:
+            values[item.fqn].skip(_ASTRAY)
 
 
 def coverage(values: Mapping[str, TensorValues]) -> Coverage:
