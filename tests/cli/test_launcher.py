@@ -22,8 +22,11 @@ from support.publish import done
 Copy = Callable[..., Path]
 MARK = "<!-- launcher -->"
 AFTER, OTHER = "<!-- after a save -->", "<!-- other ranks -->"
+PYTHON = "<!-- python -->"
 SLURM, KUBERNETES, ACTIONS = "<!-- slurm -->", "<!-- kubernetes -->", "<!-- actions -->"
-_FENCED = r"[ \t]*\n\s*^(?P<fence>`{3,})(?:bash|sh|yaml)[^\n]*\n(?P<code>.*?)^(?P=fence)[ \t]*$"
+_FENCED = (
+    r"[ \t]*\n\s*^(?P<fence>`{3,})(?:bash|sh|yaml|python)[^\n]*\n(?P<code>.*?)^(?P=fence)[ \t]*$"
+)
 
 
 def snippet(text: str, mark: str = MARK) -> str | None:
@@ -39,7 +42,7 @@ def snippet(text: str, mark: str = MARK) -> str | None:
         (f"{MARK}\n\n```sh\nx\n```\n", "x\n"),
         (f"{MARK}\n````bash\n```\n````\n", "```\n"),
         (f"{MARK}\ntext\n```bash\nx\n```\n", None),
-        (f"{MARK}\n```python\nx\n```\n", None),
+        (f"{MARK}\n```text\nx\n```\n", None),
         ("```bash\nx\n```\n", None),
         (f"see {MARK}\n```bash\nx\n```\n", None),
     ],
@@ -172,6 +175,45 @@ def test_a_launch_on_other_ranks_says_where_to_resume_from(copy: Copy, tmp_path:
     made = tmp_path / "run-w2" / "step-12"
     assert str(made) in said.splitlines()
     assert (made / MANIFEST).is_file()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "launch.py"
+    path.write_text(shown(PYTHON))
+    return path
+
+
+def test_python_resumes_starts_fresh_or_stops(copy: Copy, tmp_path: Path, program: Path) -> None:
+    launch = Launch(f"PYTHONPATH={ROOT} exec {sys.executable} {program}", tmp_path)
+    (tmp_path / "empty").mkdir()
+    code, started, said = launch(tmp_path / "empty")
+    assert (code, started) == (0, "torchrun train.py\n"), said
+    path = copy("fsdp2/step-12")
+    code, started, said = launch(path.parent)
+    assert (code, started) == (1, ""), said
+    assert "not starting: " in said
+    done("commit", path)
+    code, started, said = launch(path.parent)
+    assert (code, started) == (0, f"torchrun train.py --resume {path}\n"), said
+
+
+def test_the_types_of_the_package_serve_a_strict_launcher(program: Path, tmp_path: Path) -> None:
+    def check() -> subprocess.CompletedProcess[str]:
+        words = ["-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(program)]
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env=environment({"MYPYPATH": str(ROOT)}),
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+
+    assert check().returncode == 0, check().stdout
+    program.write_text(program.read_text().replace("full=True", "fill=True"))
+    assert 'argument "fill"' in check().stdout
 
 
 def test_slurm_resumes_starts_fresh_or_stops(copy: Copy, tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
-"""What CONTRIBUTING says is done: a check and a store are added to a copy of the package.
+"""What CONTRIBUTING says is done in a copy of the package, and works: a check, a store and more.
 
-The files touched are those that it names, and what was added works in every command.
+The files that are touched are those that it names. A layout is added in the contract of formats.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from conftest import FIXTURES, ROOT
@@ -104,6 +106,71 @@ class ZipStore(Store):
                 raise NotFound(path) from None
 '''
 
+FORMAT = '''"""One line for each ending, for logs."""
+
+import sys
+
+
+def write(ending):
+    line = f"{ending.command} {int(ending.exit_code)} {ending.verdict}"
+    sys.stdout.write(line + "\\n")
+'''
+OPERATION = '''"""Count checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ckptctl.model.answer import Answer
+from ckptctl.operations.find import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Counted(Answer):
+    """How many checkpoints there are."""
+
+    number: int
+
+
+def count(places: Sequence[Place]) -> Counted:
+    """Count them."""
+    return Counted(len(places))
+'''
+FUNCTION = '''
+
+def count(path: Path = None) -> results.Counted:
+    """Count the checkpoints of a root."""
+    from ckptctl.operations.catalog.count import count as counting
+    from ckptctl.operations.target import open_root
+
+    return counting(open_root(path)[1])
+'''
+COMMAND = '''"""``ckptctl count``."""
+
+from __future__ import annotations
+
+from ckptctl import api
+from ckptctl.cli.options import Format, Json, Root, chosen
+from ckptctl.cli.output.as_text import render
+from ckptctl.cli.output.emit import emit
+from ckptctl.cli.output.text import Screen
+from ckptctl.results import Counted
+
+
+def count_command(
+    root: Root = None, output_format: Format = "text", json: Json = False
+) -> int:
+    """Count the checkpoints of a root."""
+    return emit(api.count(root), chosen(output_format, json=json), command="count")
+
+
+@render.register
+def render_count(found: Counted, screen: Screen) -> None:
+    """Print the number."""
+    screen.line(str(found.number))
+'''
+
 
 class Grown:
     """A copy of the package in which files are changed and counted."""
@@ -132,9 +199,17 @@ class Grown:
         path.write_text(path.read_text() + text)
         self.touched.add(name)
 
+    def python(self, code: str) -> str:
+        ended = self._start("-c", code)
+        assert ended.code == 0, ended.stderr
+        return ended.stdout
+
     def run(self, *words: str | Path) -> Ended:
+        return self._start("-m", "ckptctl", *map(str, words))
+
+    def _start(self, *words: str) -> Ended:
         done = subprocess.run(
-            [sys.executable, "-m", "ckptctl", *map(str, words)],
+            [sys.executable, *words],
             cwd=self._top,
             env=environment({"PYTHONPATH": str(self._top), "PATH": os.environ["PATH"]}),
             capture_output=True,
@@ -182,3 +257,46 @@ def test_a_store_is_two_files_of_the_package(grown: Grown, tmp_path: Path) -> No
     assert one.code == other.code == 0, other.stderr
     assert one.stdout == other.stdout
     assert grown.run("verify", "zipped://run.zip").code == 0
+
+
+def test_an_output_format_is_two_files_of_the_package(grown: Grown) -> None:
+    grown.create("ckptctl/cli/output/as_line.py", FORMAT)
+    grown.insert(
+        "ckptctl/cli/output/emit.py",
+        '    "json": "ckptctl.cli.output.as_json",\n',
+        '    "line": "ckptctl.cli.output.as_line",\n',
+    )
+    assert len(grown.touched) == 2
+    good = grown.run("digest", FIXTURES / "fsdp2" / "step-12", "--format", "line")
+    assert (good.code, good.stdout) == (0, "digest 0 ok\n"), good.stderr
+    bad = grown.run("list", "nowhere", "--format", "line")
+    assert bad.code != 0
+    assert bad.stdout.startswith(f"list {bad.code} ")
+
+
+def test_a_command_is_eight_files_of_the_package(grown: Grown) -> None:
+    grown.create("ckptctl/operations/catalog/count.py", OPERATION)
+    grown.insert(
+        "ckptctl/results.py", '    "Listing": ', '    "Counted": "operations.catalog.count",\n'
+    )
+    grown.append("ckptctl/api/looking.py", FUNCTION)
+    grown.insert("ckptctl/api/__init__.py", "    diff,\n", "    count,\n")
+    grown.create("ckptctl/cli/commands/count.py", COMMAND)
+    grown.insert("ckptctl/cli/main.py", '    "schema",\n', '    "count",\n')
+    grown.insert(
+        "ckptctl/cli/output/schema.py", '    "schema": "Schema",\n', '    "count": "Counted",\n'
+    )
+    grown.python(
+        "import json; from ckptctl.cli.output.schema import document_schema;"
+        "json.dump(document_schema('count'), open('ckptctl/schemas/count.json', 'w'))"
+    )
+    assert len(grown.touched | {"ckptctl/schemas/count.json"}) == 8
+    text = grown.run("count", FIXTURES / "fsdp2")
+    assert (text.code, text.stdout) == (0, "2\n"), text.stderr
+    document = json.loads(grown.run("count", FIXTURES / "fsdp2", "--json").stdout)
+    assert document["schema"] == "ckptctl/count/2"
+    assert document["result"] == {"number": 2}
+    schema = json.loads(grown.run("schema", "count").stdout)
+    jsonschema.validate(document, schema)
+    assert "count" in grown.run("--help").stdout
+    assert grown.python("from ckptctl import api; print(api.count('.').number)") == "0\n"

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import ckptctl
+from ckptctl import api
 from ckptctl.checks import CHECKS
 from ckptctl.cli.main import _COMMANDS
 from ckptctl.exit_codes import ExitCode
@@ -189,3 +191,18 @@ def test_a_session_remembers_place_variables_and_exit_code(tmp_path: Path) -> No
     assert type_("pwd; echo $A") == f"{docs.HOME}/fixtures\nb\n"
     session.begin()
     assert type_('pwd; echo "${A-none}"') == f"{docs.HOME}\nnone\n"
+
+
+def test_every_public_name_is_documented() -> None:
+    text = "\n".join(map(docs.text_of, PAGES))
+    known = set(re.findall(r"\w+", text))
+    assert [name for name in ckptctl.__all__ if name not in known] == []
+    shown = re.findall(r"^### (\w+)$", docs.text_of(ROOT / "docs" / "python.md"), re.M)
+    assert shown == [*api.__all__]
+
+
+def test_every_variable_of_the_environment_is_in_the_readme() -> None:
+    used = set()
+    for path in (ROOT / "ckptctl").rglob("*.py"):
+        used |= set(re.findall(r"\bCKPTCTL_[A-Z]+\b", path.read_text(encoding="utf-8")))
+    assert set(re.findall(r"\bCKPTCTL_[A-Z]+\b", docs.text_of(README))) == used

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ckptctl.exit_codes import ExitCode
 from ckptctl.formats.registry import LAYOUTS
 from ckptctl.model.commit_state import State
 from ckptctl.model.components import COMPONENTS
@@ -75,6 +76,19 @@ def test_each_verdict_is_explained() -> None:
     )
 
 
+def test_each_verdict_has_its_exit_code_on_the_page_about_json() -> None:
+    rows = re.findall(r"^\| `([a-z ]+)` \| (\d+) \|", section(DOCS / "json.md", "Verdicts"), re.M)
+    assert [(name, int(code)) for name, code in rows] == [
+        (one.value, int(one.exit_code)) for one in Verdict
+    ]
+
+
+def test_the_words_of_errors_are_on_the_page_about_json() -> None:
+    words = set(re.findall(r"`([a-z-]+)`", section(DOCS / "json.md", "Verdicts")))
+    others = {ExitCode.DONE, ExitCode.PIPE_CLOSED}
+    assert {one.verdict for one in ExitCode if one not in others} <= words
+
+
 def test_each_component_is_named() -> None:
     text = section(DOCS / "verify.md", "What a resume needs")
     assert [name for name in COMPONENTS if name not in text] == []
@@ -100,7 +114,7 @@ def test_the_picture_of_the_rooms_has_all_of_them() -> None:
 def test_files_that_are_named_exist(page: Path) -> None:
     for named in docs.spans(page):
         if re.fullmatch(r"(?:ckptctl|tests|docs|fixtures|\.ci)/[\w/.-]+", named):
-            placeholder = re.search(r"\b[A-Z]{2,}\b|_NAME", named)
+            placeholder = re.search(r"(?:\b|_)[A-Z]{2,}\b", named)
             schema = re.fullmatch(r"ckptctl/\w+/\d+", named)
             assert placeholder or schema or (ROOT / named).exists(), named
 
