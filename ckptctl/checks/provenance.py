@@ -147,7 +147,7 @@ def _shared(context: Context, _: None) -> Iterator[Hit]:
         files = [path for one in placed for path in one.alike.files]
         yield Hit(
             f"{listed(files, MOST_NAMES)}: equal in {name}, though "
-            f"{placed[0].alike.moved[0]} moved on in other files; rows that nobody looked up look "
+            f"{placed[0].alike.moved[0]} moved on in other files; rows that were not looked up look "
             "like this, and so does a copied file",
             _where(files),
         )
@@ -226,7 +226,7 @@ def _counters(context: Context, _: None) -> Iterator[Hit]:
         stray = [view for view in views if view.outlier and view.estimate is not None]
         if stray and path not in voting:
             yield Hit(
-                f"{stray[0].text}, as of step {stray[0].estimate:.4g}; a position that began anew "
+                f"{stray[0].text}, as of step {stray[0].estimate:.4g}; a position that started over "
                 "looks like this, and so does a file of another step",
                 _where([path]),
             )
@@ -291,7 +291,7 @@ def _checks() -> Iterable[Check[None]]:
             "odd-counter",
             note,
             "A counter differs from the others; a harmless cause is likely.",
-            "look whether that parameter was frozen or added later, or that rank's data began anew",
+            "look whether that parameter was frozen or added later, or that rank's data started over",
             _counters,
         ),
         (

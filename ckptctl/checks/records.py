@@ -165,7 +165,7 @@ CHECKS: tuple[Check[None], ...] = (
         Stage.FILES,
         Severity.WARNING,
         "A file that was added after the commit.",
-        "remove it if nobody needs it; loading may or may not look at it",
+        "remove it if it is not needed; loading may or may not look at it",
         _unexpected,
         applies=where_committed,
     ),

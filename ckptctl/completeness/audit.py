@@ -17,7 +17,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
 COSTS: dict[str, str] = {
     "model": "the weights",
     "optimizer": "moments and step counts: the next updates are not those of an uninterrupted run",
-    "scheduler": "the position of the learning rate's schedule, which would begin anew",
+    "scheduler": "the position of the learning rate's schedule, which would start over",
     "scaler": "the scale of mixed precision's gradients",
     "progress": "the counts of steps, epochs and samples, which would begin at zero",
     "data": "the position in the data: samples repeat or are skipped after a resume",

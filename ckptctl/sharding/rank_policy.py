@@ -134,7 +134,7 @@ def _decide(
         decision.note(family, "refused", gap)
     elif policy == Policy.DROP:
         decision.dropped |= keys
-        decision.note(family, "dropped", f"all ranks begin anew; {len(keys)} keys are left out")
+        decision.note(family, "dropped", f"all ranks start over; {len(keys)} keys are left out")
     elif policy == Policy.KEEP:
         decision.note(family, "kept", f"as it is, though {gap}")
     else:
@@ -187,7 +187,7 @@ def _decide_shared(decision: Decision, family: Family, policy: Policy, contents:
         decision.note(family, "refused", f"{differing[0]} differs from rank to rank")
     elif policy == Policy.DROP:
         decision.dropped |= {key.fqn for key in family.keys}
-        decision.note(family, "dropped", "all ranks begin anew")
+        decision.note(family, "dropped", "all ranks start over")
     else:
         lowest = min(family.present)
         decision.note(family, "kept", f"of rank {lowest}, which all ranks will find")

@@ -148,7 +148,7 @@ def render_resharding(result: Resharding, screen: Screen) -> None:
         f"{plural(result.ranks, 'rank')} ({result.mesh})"
     )
     screen.line(
-        f"  {plural(result.copied, 'item')} copied, {result.written:,} written anew; "
+        f"  {plural(result.copied, 'item')} copied, {result.written:,} written; "
         f"{size(result.bytes_read)} to read, {size(result.bytes_written)} to write, at most "
         f"{size(result.memory)} of memory"
     )

@@ -29,7 +29,7 @@ def resolve_command(
     run_id: Annotated[str | None, typer.Option(help="Only one of this run.")] = None,
     allow_uncommitted: Annotated[
         bool,
-        typer.Option("--allow-uncommitted", help="Also take a whole one that nobody committed."),
+        typer.Option("--allow-uncommitted", help="Also take a whole one that is not committed."),
     ] = False,
     workers: Workers = None,
     quiet: Quiet = False,

@@ -80,7 +80,7 @@ def differences(
     expected = {fqn: plan.copied.get(fqn, fqn) for fqn in plan.entries}
     found = {row.fqn for row in after.tensors} | {row.fqn for row in after.objects}
     for fqn in sorted(expected.keys() ^ found):
-        yield fqn, "it is missing from the result" if fqn in expected else "nobody asked for it"
+        yield fqn, "it is missing from the result" if fqn in expected else "it was not asked for"
     for row in after.tensors:
         source = tensors.get(expected.get(row.fqn, ""))
         if row.fqn not in as_they_are and not _same(source, row):
