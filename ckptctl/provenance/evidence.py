@@ -112,7 +112,8 @@ class Identity:
         return tuple(one.file for one in self.files if one.source is source)
 
     @property
-    def agreed(self) -> bool:
-        """True if every file states one step by itself."""
+    def agreed(self) -> int | None:
+        """The step that every file states by itself or by a record; None where one does not."""
         good = (Source.COUNTED, Source.RECORDED)
-        return bool(self.files) and all(one.source in good for one in self.files)
+        whole = bool(self.files) and all(one.source in good for one in self.files)
+        return self.step if whole else None

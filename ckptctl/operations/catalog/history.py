@@ -48,7 +48,7 @@ def history(store: Store, *, places: Sequence[Place] | None = None) -> History:
         names = {entry.name for entry in place.entries}
         if MANIFEST in names:
             try:
-                manifest = protocol.read_manifest(store, place.path)
+                manifest = protocol.read_manifest(store, place.records)
             except MalformedData as error:
                 events.append(Event("", "damaged", place.path, place.name.step, reason=str(error)))
                 manifest = None
@@ -57,7 +57,7 @@ def history(store: Store, *, places: Sequence[Place] | None = None) -> History:
                     Event(manifest.time, "committed", place.path, manifest.step, manifest.actor)
                 )
         if QUARANTINE in names:
-            for record in protocol.quarantines(store, place.path):
+            for record in protocol.quarantines(store, place.records):
                 if isinstance(record, str):
                     events.append(Event("", "damaged", place.path, place.name.step, reason=record))
                     continue

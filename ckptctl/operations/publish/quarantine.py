@@ -10,6 +10,7 @@ from ckptctl.model.answer import Answer
 from ckptctl.model.manifest import QuarantineRecord, quarantine_path
 from ckptctl.operations.find import Place
 from ckptctl.operations.publish.actor import actor, now
+from ckptctl.protocol.read import join
 from ckptctl.storage import WritableStore
 
 
@@ -42,7 +43,7 @@ def set_mark(
         raise Refused("a reason is needed: whoever is on call next will ask for it")
     last, standing = _last(store, place)
     if quarantined and standing is not None and standing.quarantined:
-        store.make_durable([f"{place.path}/{standing.path}"])
+        store.make_durable([f"{place.records}/{standing.path}"])
         return Marked(
             place.path, quarantined=True, reason=standing.reason, revision=last, changed=False
         )
@@ -53,14 +54,16 @@ def set_mark(
     )
     if not dry_run:
         store.prove()
-        protocol.mark(store, place.path, record)
+        protocol.mark(store, place.records, record)
     return Marked(place.path, quarantined, reason, record.revision, dry_run=dry_run)
 
 
 def _last(store: WritableStore, place: Place) -> tuple[int, QuarantineRecord | None]:
     """Return the number of the newest record, and the record where it can be read."""
-    number = protocol.newest(lambda n: protocol.exists(store, f"{place.path}/{quarantine_path(n)}"))
+    number = protocol.newest(
+        lambda n: protocol.exists(store, join(place.records, quarantine_path(n)))
+    )
     try:
-        return number, protocol.read_quarantine(store, place.path)
+        return number, protocol.read_quarantine(store, place.records)
     except MalformedData:
         return number, None

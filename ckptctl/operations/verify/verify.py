@@ -106,12 +106,12 @@ def examine(
 
 def verification_of(work: Work) -> Verification:
     """Sum up what all stages found."""
-    context, place, url = work.context, work.located.place, work.located.url
+    context, url = work.context, work.located.url
     checkpoint, manifest = context.checkpoint, context.seal.manifest
     verdict, why = judge(work)
     return Verification(
         url,
-        manifest.step if manifest is not None else place.name.step,
+        _step(work),
         checkpoint.format,
         verdict,
         _addressed(work.report, url),
@@ -127,6 +127,14 @@ def verification_of(work: Work) -> Verification:
         audit=context.audit,
         identity=context.assessment.identity,
     )
+
+
+def _step(work: Work) -> int | None:
+    """Return the step by the manifest, else by the name, else what all files state."""
+    manifest, named = work.context.seal.manifest, work.located.place.name.step
+    if manifest is not None and manifest.step is not None:
+        return manifest.step
+    return named if named is not None else work.context.assessment.identity.agreed
 
 
 def _unexamined(located: Located, verdict: Verdict, why: str) -> Verification:
