@@ -109,7 +109,7 @@ def quarantine(
     from ckptctl.operations.publish.quarantine import set_mark
     from ckptctl.operations.target import open_for_records
 
-    store, place = open_for_records(path, framework)
+    store, place = open_for_records(path, framework, unread=True)
     return set_mark(store, place, quarantined=True, reason=reason, dry_run=dry_run)
 
 
@@ -120,7 +120,7 @@ def release(
     from ckptctl.operations.publish.quarantine import set_mark
     from ckptctl.operations.target import open_for_records
 
-    store, place = open_for_records(path, framework)
+    store, place = open_for_records(path, framework, unread=True)
     return set_mark(store, place, quarantined=False, reason=reason, dry_run=dry_run)
 
 

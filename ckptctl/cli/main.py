@@ -24,24 +24,24 @@ or ROOT@STEP; without one it is CKPTCTL_ROOT, else the current directory. Nothin
 ever executed, and torch is not needed.
 """
 _NAME = "ckptctl: "
-_COMMANDS = (
-    "list",
-    "show",
-    "verify",
-    "digest",
-    "diff",
-    "convert",
-    "reshard",
-    "resolve",
-    "commit",
-    "promote",
-    "quarantine",
-    "release",
-    "history",
-    "prune",
-    "schema",
-)
-"""Each is a module of its name; only the one that is called is imported, as most of the time that a
+_COMMANDS = {
+    "list": "looking",
+    "show": "looking",
+    "verify": "looking",
+    "digest": "looking",
+    "diff": "looking",
+    "convert": "transforming",
+    "reshard": "transforming",
+    "resolve": "looking",
+    "commit": "publishing",
+    "promote": "publishing",
+    "quarantine": "publishing",
+    "release": "publishing",
+    "history": "looking",
+    "prune": "publishing",
+    "schema": "looking",
+}
+"""Each is a module of its name in that room; only the one that is called is imported, as most of the time that a
 short command takes is importing."""
 
 
@@ -89,7 +89,7 @@ def _application(wanted: str) -> typer.Typer:
     )
     app.callback()(_options)
     for name in [wanted] if wanted in _COMMANDS else _COMMANDS:
-        module = import_module(f"ckptctl.cli.commands.{name}")
+        module = import_module(f"ckptctl.cli.commands.{_COMMANDS[name]}.{name}")
         app.command(name)(getattr(module, f"{name}_command"))
     return app
 

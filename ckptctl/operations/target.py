@@ -86,13 +86,16 @@ def checkpoint_of(named: Named, framework: str = "") -> str:
     return address(target.store, target.one().path)
 
 
-def open_for_records(named: Named, framework: str = "") -> tuple[WritableStore, Place]:
+def open_for_records(
+    named: Named, framework: str = "", *, unread: bool = False
+) -> tuple[WritableStore, Place]:
     """Open the one checkpoint that is named for writing records, which need its root.
 
-    Raises ``UsageError`` where there are several, ``Refused`` where its format is not read.
+    With ``unread`` it may be one whose contents are not read. Raises ``UsageError`` where there
+    are several, ``Refused`` where its format is not read.
     """
     target = _Finder(open_writable, framework).open(named)
-    place = target.readable()
+    place = target.one() if unread else target.readable()
     if not place.path:
         raise UsageError(f"{target.url} lies in no directory, where records of it could be")
     return target.store, place

@@ -33,7 +33,7 @@ def check(ended: Ended) -> Any:
 
 
 def test_every_command_has_a_result() -> None:
-    assert tuple(RESULTS) == _COMMANDS
+    assert list(RESULTS) == [*_COMMANDS]
 
 
 @pytest.mark.parametrize("name", RESULTS)

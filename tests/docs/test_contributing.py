@@ -281,8 +281,8 @@ def test_a_command_is_eight_files_of_the_package(grown: Grown) -> None:
     )
     grown.append("ckptctl/api/looking.py", FUNCTION)
     grown.insert("ckptctl/api/__init__.py", "    diff,\n", "    count,\n")
-    grown.create("ckptctl/cli/commands/count.py", COMMAND)
-    grown.insert("ckptctl/cli/main.py", '    "schema",\n', '    "count",\n')
+    grown.create("ckptctl/cli/commands/looking/count.py", COMMAND)
+    grown.insert("ckptctl/cli/main.py", '    "schema": "looking",\n', '    "count": "looking",\n')
     grown.insert(
         "ckptctl/cli/output/schema.py", '    "schema": "Schema",\n', '    "count": "Counted",\n'
     )

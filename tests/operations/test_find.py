@@ -62,7 +62,7 @@ def test_a_link_to_a_place_in_the_root_is_a_pointer(tmp_path: Path) -> None:
     (root / "newest").symlink_to(root / "step-12")
     (root / "again").symlink_to("newest")
     assert paths(root) == ["step-8", "step-12"]
-    listed = run("list", root, "--json").json()["result"]["checkpoints"]
+    listed = run("list", root, "--json").json()["checkpoints"]
     assert [row["pointers"] for row in listed] == [["best"], ["again", "newest"]]
 
 
@@ -101,7 +101,7 @@ def test_without_a_step_in_its_name_the_manifest_tells_it(tmp_path: Path) -> Non
     root = plant(tmp_path / "run", "zeta", "alpha")
     for name, step in (("zeta", "8"), ("alpha", "12")):
         assert run("commit", root / name, "--step", step).code == 0
-    rows = run("list", root, "--json").json()["result"]["checkpoints"]
+    rows = run("list", root, "--json").json()["checkpoints"]
     assert [(row["path"].rpartition("/")[2], row["step"]) for row in rows] == [
         ("zeta", 8),
         ("alpha", 12),
@@ -111,7 +111,7 @@ def test_without_a_step_in_its_name_the_manifest_tells_it(tmp_path: Path) -> Non
 def test_without_any_record_what_all_files_state_is_the_step(tmp_path: Path) -> None:
     target = tmp_path / "run" / "model-final"
     shutil.copytree(FIXTURES / "no_dist" / "step-12", target)
-    assert run("verify", target, "--json").json()["result"]["checkpoints"][0]["step"] == 12
+    assert run("verify", target, "--json").json()["checkpoints"][0]["step"] == 12
     ended = run("commit", target)
     assert "step 12" in ended.stdout, ended.stdout + ended.stderr
 

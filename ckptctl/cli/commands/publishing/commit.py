@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ckptctl import api
-from ckptctl.cli.commands.promote import render_promote
+from ckptctl.cli.commands.publishing.promote import render_promote
 from ckptctl.cli.options import (
     AllowMissing,
     Checkpoint,
