@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Protocol
 
 from ckptctl.errors import UsageError
@@ -44,6 +45,33 @@ class Hasher:
     def text(self) -> str:
         """The digest with its algorithm's name."""
         return f"{self._algorithm}:{self._hash.hexdigest()}"
+
+
+class Bytes(Protocol):
+    """What can be read from any place on."""
+
+    def read_into(self, start: int, buffer: memoryview, /) -> object:
+        """Fill the buffer with the bytes from ``start`` on."""
+
+
+def digest_of(
+    source: Bytes,
+    size: int,
+    algorithm: str,
+    *,
+    block: int,
+    each: Callable[[memoryview], object] | None = None,
+) -> str:
+    """Hash ``size`` bytes block by block; ``each`` is given every block, valid until the next."""
+    hasher = Hasher(algorithm)
+    buffer = memoryview(bytearray(min(block, max(1, size))))
+    for start in range(0, size, len(buffer)):
+        part = buffer[: min(len(buffer), size - start)]
+        source.read_into(start, part)
+        hasher.update(part)
+        if each is not None:
+            each(part)
+    return hasher.text()
 
 
 def algorithm_of(digest: str) -> str:

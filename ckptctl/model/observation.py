@@ -102,3 +102,11 @@ class ItemSeen:
     bytes_read: int = 0
     values: ValuesSeen | None = None
     body: bytes = b""
+
+    @property
+    def damage(self) -> str:
+        """What shows that these are not the bytes that were written; empty for nothing."""
+        if self.faults:
+            return self.faults[0].message
+        bad = next((record.name for record in self.records if record.damaged), None)
+        return "" if bad is None else f"the CRC-32 of {bad} does not fit its bytes"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -152,6 +152,15 @@ class Plan:
                 lengths.append(step.length)
                 position += step.length
         return Items(result.fqns, result.origins, result.paths, offsets, lengths, transforms)
+
+    def components(self, component: Callable[[str], str]) -> dict[str, list[int]]:
+        """Return the ranks that hold each component; ``component`` tells that of a source's key."""
+        found: dict[str, set[int]] = {}
+        for file in self.files:
+            for step in file.steps:
+                name = component(self.copied.get(step.fqn, step.fqn))
+                found.setdefault(name, set()).add(file.rank)
+        return {name: sorted(ranks) for name, ranks in sorted(found.items())}
 
     def documents(self) -> Iterator[dict[str, Any]]:
         """Yield the plan as JSON documents: the head, then one for each file."""

@@ -106,9 +106,8 @@ class _Named:
     fixed: bool = False
 
 
-def families(checkpoint: Checkpoint, classifier: Classifier | None = None) -> tuple[Family, ...]:
+def families(checkpoint: Checkpoint, classifier: Classifier) -> tuple[Family, ...]:
     """Find the state that is kept per rank, of the components that need a decision."""
-    classifier = classifier or Classifier(checkpoint)
     wanted = [key for key in classifier if key.component in COMPONENTS]
     copies = _copies(checkpoint, {key.fqn for key in wanted})
     found: dict[tuple[str, str, bool, bool], list[RankKey]] = {}

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ckptctl.completeness.classifier import Classifier
 from ckptctl.errors import MalformedData, UsageError
 from ckptctl.formats.dcp import reader as dcp
 from ckptctl.formats.torch.zip_writer import item_length
@@ -23,7 +24,7 @@ from ckptctl.sharding.cuts import DimRule, SourceLayout, cuts_of
 from ckptctl.sharding.mesh import Mesh, parts
 from ckptctl.sharding.plan import Copy, Plan, Write
 from ckptctl.sharding.rank_policy import Policy
-from ckptctl.sharding.rank_state import families
+from ckptctl.sharding.rank_state import Family, families
 from ckptctl.storage.posix import PosixStore
 from conftest import FIXTURES
 
@@ -82,7 +83,13 @@ def plan(checkpoint: Checkpoint, ranks: int, **options: Any) -> Plan:
 
 def planned(checkpoint: Checkpoint, ranks: int, **options: Any) -> Planned:
     contents = options.pop("contents", None)
-    return plan_reshard(checkpoint, Request(ranks, **{"policies": KEEP} | options), contents)
+    classifier = Classifier(checkpoint)
+    request = Request(ranks, **{"policies": KEEP} | options)
+    return plan_reshard(checkpoint, request, classifier, families_of(checkpoint), contents)
+
+
+def families_of(checkpoint: Checkpoint) -> tuple[Family, ...]:
+    return families(checkpoint, Classifier(checkpoint))
 
 
 def steps_of(found: Plan) -> list[Copy | Write]:
@@ -389,7 +396,7 @@ def test_ranks_that_change_do(ranks: int, gap: str) -> None:
     source, _ = ranked(2)
     found = planned(source, ranks, policies={"rng": Policy.FAIL, "data": Policy.FAIL})
     assert len(found.decision.refusals) == 1 and gap in found.decision.refusals[0]
-    assert "--data keep or drop or merge" in found.decision.refusals[0]
+    assert "`data` can be keep or drop or merge" in found.decision.refusals[0]
 
 
 def test_keep_and_drop() -> None:
@@ -433,7 +440,7 @@ def test_names_of_ranks_are_found_wherever_they_stand() -> None:
         "model.rank_1": ("model", "rank_1"),
     }
     source = made({}, list(names), paths=names)
-    keys = {key.fqn: key for family in families(source) for key in family.keys}
+    keys = {key.fqn: key for family in families_of(source) for key in family.keys}
     assert set(keys) == set(names) - {"rng.python", "model.rank_1"}
     assert keys["rng.1.torch"].of(7) == "rng.7.torch"
     assert keys["rng.1.torch"].path_of(7, ("rng", 1, "torch")) == ("rng", 7, "torch")
@@ -445,12 +452,14 @@ def test_names_of_ranks_are_found_wherever_they_stand() -> None:
 def test_grids_of_megatron_hold_their_size_in_their_names() -> None:
     names = [f"rng_state/shard_0.{i}_1.2" for i in range(2)]
     source = made({"w": ("int8", (8,), rows((8,), 2))}, names)
-    (family,) = families(source)
+    (family,) = families_of(source)
     assert (family.fixed, family.ranks, family.present) == (True, 2, frozenset({0, 1}))
     fail = {"rng": Policy.FAIL, "data": Policy.FAIL}
     assert not planned(source, 2, policies=fail).decision.refusals
     assert planned(source, 4, policies=fail).decision.refusals
-    assert families(made({}, ["rng_state/shard_0_1", "rng_state/shard_x", "rng/shard_5_2"])) == ()
+    assert (
+        families_of(made({}, ["rng_state/shard_0_1", "rng_state/shard_x", "rng/shard_5_2"])) == ()
+    )
 
 
 def shared(count: int) -> Checkpoint:

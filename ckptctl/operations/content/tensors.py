@@ -6,16 +6,19 @@ visits every byte of every piece once and in order, so each piece's CRC-32 is ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Lock
 from types import TracebackType
 
-from ckptctl.errors import MalformedData, NothingThere, Refused
+from ckptctl.errors import MalformedData, NotFound, NothingThere, Refused
+from ckptctl.formats.items.scan import scan_items
 from ckptctl.formats.items.storage import DECODED_SLACK, decode, locate_tensor
 from ckptctl.formats.items.strided import rearranged
-from ckptctl.model.checkpoint import Checkpoint, Item, Stored, TensorEntry
+from ckptctl.formats.torch.zip_writer import Sink
+from ckptctl.hashing import Hasher
+from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item, Stored, TensorEntry
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Box
 from ckptctl.model.paths import is_contained
@@ -26,6 +29,16 @@ BLOCK = 1 << 20
 """Bytes of one band, and of one read."""
 
 _MOST_OPEN = 128
+
+
+@dataclass(slots=True)
+class _Digesting:
+    hasher: Hasher = field(default_factory=Hasher)
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Hash bytes."""
+        self.hasher.update(data)
+        return len(data)
 
 
 @dataclass(slots=True)
@@ -68,6 +81,47 @@ class TensorSource:
                 for index, name in enumerate(self.checkpoint.items.fqns):
                     self._items.setdefault(name, []).append(index)
         return [self.checkpoint.items[index] for index in self._items.get(fqn, ())]
+
+    def copy(self, items: list[Item], out: Sink) -> None:
+        """Write neighbouring items of a file as they are, and check the CRC of each of their records.
+
+        Raises ``MalformedData`` for damage.
+        """
+        boxes = BoxIndex(self.checkpoint)
+        with ExitStack() as stack:
+            reader = self.reader(items[0].path, stack)
+            if items[-1].end > reader.size:
+                raise MalformedData(f"{items[-1].path}: it ends before {items[-1].fqn} does")
+            for seen in scan_items(
+                reader,
+                items,
+                content=True,
+                is_tensor=boxes.is_tensor,
+                expected_bytes=boxes.payload,
+                sink=out.write,
+            ):
+                if seen.damage:
+                    raise MalformedData(f"{seen.item.path}: {seen.item.fqn}: {seen.damage}")
+
+    def damage(self, fqn: str) -> str:
+        """Read the items of a key and return what is wrong with them; empty for nothing."""
+        try:
+            for item in self.items_of(fqn):
+                self.copy([item], _Digesting())
+        except (MalformedData, NotFound) as error:
+            return str(error)
+        return ""
+
+    def item_digests(self, fqns: Iterable[str]) -> dict[tuple[str, object], str]:
+        """Digest the items of some keys byte for byte, as they lie in their files."""
+        found: dict[tuple[str, object], str] = {}
+        for fqn in sorted(fqns):
+            for item in self.items_of(fqn):
+                if (fqn, item.offsets) not in found:
+                    sink = _Digesting()
+                    self.copy([item], sink)
+                    found[fqn, item.offsets] = sink.hasher.text()
+        return found
 
     def read(self, fqn: str, box: Box | None = None, *, block: int = BLOCK) -> Iterator[memoryview]:
         """Yield the row-major bytes of a tensor, or of a box of it; each block until the next.

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ckptctl.completeness.classifier import Classifier
 from ckptctl.errors import MalformedData, UsageError
 from ckptctl.formats.pickles.plain import pickle_plain
 from ckptctl.formats.torch.zip_writer import WRITABLE
@@ -28,6 +29,7 @@ from ckptctl.operations.reshard.destination import need_space
 from ckptctl.operations.reshard.plan import Request, plan_reshard
 from ckptctl.operations.reshard.write import units_of
 from ckptctl.sharding.rank_policy import Policy
+from ckptctl.sharding.rank_state import families
 from ckptctl.storage import open_writable
 
 
@@ -56,7 +58,8 @@ def to_dcp(
         source=_identity(opened),
         pickles=pickles,
     )
-    plan = plan_reshard(view, request).plan
+    classifier = Classifier(view)
+    plan = plan_reshard(view, request, classifier, families(view, classifier)).plan
     result = Conversion(
         opened.url,
         out,

@@ -9,7 +9,6 @@ from typing import Any
 
 from ckptctl import protocol
 from ckptctl.comparison.consequences import standard_facts
-from ckptctl.completeness.classifier import Classifier
 from ckptctl.formats import registry
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.manifest import Manifest
@@ -26,7 +25,13 @@ _OF_RANKS = ("world_size", "mesh.")
 
 
 def manifest_of(
-    target: Target, source: Source, facts: Facts, plan: Plan, proof: Proof, step: int | None
+    target: Target,
+    source: Source,
+    facts: Facts,
+    plan: Plan,
+    proof: Proof,
+    step: int | None,
+    components: Mapping[str, list[int]],
 ) -> Manifest:
     """Describe the result; facts about the ranks that saved the source are not passed on."""
     before = source.manifest
@@ -48,7 +53,7 @@ def manifest_of(
         tool=f"ckptctl {__version__}",
         identity=_passed_on(before.identity if before is not None else facts.identity),
         progress=dict(before.progress if before is not None else facts.progress),
-        components=_components(source, plan),
+        components=components,
         previous=previous.target if previous is not None else None,
         provenance={
             "resharded_from": {
@@ -76,14 +81,3 @@ def _passed_on(identity: Mapping[str, Any]) -> dict[str, Any]:
         if standard.startswith(_OF_RANKS)
     }
     return {name: value for name, value in flat.items() if name not in stale}
-
-
-def _components(source: Source, plan: Plan) -> dict[str, list[int]]:
-    """Return the ranks that hold each component."""
-    classifier = Classifier(source.opened.checkpoint)
-    found: dict[str, set[int]] = {}
-    for file in plan.files:
-        for step in file.steps:
-            component = classifier.component(plan.copied.get(step.fqn, step.fqn))
-            found.setdefault(component, set()).add(file.rank)
-    return {name: sorted(ranks) for name, ranks in sorted(found.items())}

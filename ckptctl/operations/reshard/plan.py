@@ -24,7 +24,7 @@ from ckptctl.sharding.mesh import Mesh, Part, parts
 from ckptctl.sharding.overlaps import Overlaps
 from ckptctl.sharding.plan import Copy, Give, Plan, Step, TargetFile, Write
 from ckptctl.sharding.rank_policy import Contents, Decision, Policy, decide, suggest
-from ckptctl.sharding.rank_state import families
+from ckptctl.sharding.rank_state import Family
 
 _NO_RANK = 1 << 62
 BESIDE = ("common.pt", "meta.pt", "metadata.json")
@@ -73,12 +73,16 @@ class Planned:
 
 
 def plan_reshard(
-    checkpoint: Checkpoint, request: Request, contents: Contents | None = None
+    checkpoint: Checkpoint,
+    request: Request,
+    classifier: Classifier,
+    per_rank: tuple[Family, ...],
+    contents: Contents | None = None,
 ) -> Planned:
     """Plan a reshard of a checkpoint whose structure is sound.
 
-    ``contents`` are the digests of what is kept per rank; what is not in there counts as different
-    on every rank. Raises ``UsageError`` for a request that makes no sense, ``MalformedData`` for a
+    ``per_rank`` is the state that is kept per rank, ``contents`` are its digests; what is not in
+    there counts as different on every rank. Raises ``UsageError`` for a request that makes no sense, ``MalformedData`` for a
     tensor that is not whole.
     """
     request.check()
@@ -89,9 +93,8 @@ def plan_reshard(
     }
     layout = SourceLayout.of(cuts[fqn] for fqn in cuts if _can_cut(checkpoint, fqn, request))
     mesh = request.mesh or layout.mesh(request.world_size)
-    found = families(checkpoint)
-    decision = decide(found, mesh, request.policies, contents or {}, ranks=len(checkpoint.ranks))
-    planner = _Planner(checkpoint, request, mesh, layout, cuts)
+    decision = decide(per_rank, mesh, request.policies, contents or {}, ranks=len(checkpoint.ranks))
+    planner = _Planner(checkpoint, request, mesh, layout, cuts, classifier)
     added: dict[str, list[str]] = {}
     for name, (key, _) in decision.copied.items():
         added.setdefault(key.fqn, []).append(name)
@@ -119,7 +122,7 @@ def plan_reshard(
         },
     )
     suggested = (
-        suggest(found, mesh, request.policies, contents or {}, ranks=len(checkpoint.ranks))
+        suggest(per_rank, mesh, request.policies, contents or {}, ranks=len(checkpoint.ranks))
         if decision.refusals
         else {}
     )
@@ -154,12 +157,13 @@ class _Planner:
         mesh: Mesh,
         layout: SourceLayout,
         cuts: Mapping[str, Cuts],
+        classifier: Classifier,
     ) -> None:
         self.entries: dict[str, Entry] = {}
         self.paths: dict[str, tuple[str | int, ...]] = {}
         self._checkpoint, self._request, self._mesh = checkpoint, request, mesh
         self._layout, self._cuts = layout, cuts
-        self._classifier = Classifier(checkpoint)
+        self._classifier = classifier
         self._everyone = tuple(range(request.world_size))
         self._items = _index(checkpoint.items)
         self._held: list[list[tuple[tuple[int, int], Step]]] = [[] for _ in self._everyone]

@@ -13,7 +13,7 @@ from ckptctl.operations.content.open import Opened
 from ckptctl.operations.find import place_at
 from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress
-from ckptctl.operations.reshard.source import Source, item_digests
+from ckptctl.operations.reshard.source import Source
 from ckptctl.operations.reshard.target import Target, is_sound
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, examine, verification_of
@@ -56,8 +56,9 @@ def prove(
     for fqn, what in differences(before, after, plan, source.as_they_are):
         raise Findings(f"{target.url}: {fqn}: {what}; not committed")
     if source.as_they_are:
-        theirs = item_digests(source.opened, source.as_they_are)
-        ours = item_digests(opened, source.as_they_are)
+        with source.opened.source() as there, opened.source() as here:
+            theirs = there.item_digests(source.as_they_are)
+            ours = here.item_digests(source.as_they_are)
         for key in theirs.keys() | ours.keys():
             if theirs.get(key) != ours.get(key):
                 raise Findings(f"{target.url}: {key[0]}: an item is not a copy; not committed")

@@ -124,6 +124,7 @@ class _Prepared:
 
     source: Source
     facts: Facts
+    classifier: Classifier
     planned: Planned
     aspects: tuple[Aspect, ...]
     ranks_before: int | None
@@ -188,7 +189,8 @@ def reshard(
     reshard_target.write_metadata(target, plan)
     proof = prove(target, source, before, plan, workers=options.workers, progress=progress)
     reshard_target.make_durable(target)
-    manifest = manifest_of(target, source, prepared.facts, plan, proof, prepared.step)
+    components = plan.components(prepared.classifier.component)
+    manifest = manifest_of(target, source, prepared.facts, plan, proof, prepared.step, components)
     sealed = protocol.seal(store, name, manifest)
     reshard_target.forget_record(target)
     return _result(prepared, target_url, options, reused, sealed.digest, proof)
@@ -209,14 +211,15 @@ def _refuse_inside(source: Source, target_url: str) -> None:
 def _prepare(source: Source, name: str, options: ReshardOptions) -> _Prepared:
     checkpoint, manifest = source.checkpoint, source.manifest
     request = replace(options.request, as_they_are=source.as_they_are, source=source.identity)
-    contents = rank_contents(source, workers=options.workers)
-    planned = plan_reshard(checkpoint, request, contents)
-    facts = facts_of(source.opened.store, source.opened.base, source.opened.checkpoint, manifest)
     classifier = Classifier(checkpoint)
+    per_rank = families(checkpoint, classifier)
+    contents = rank_contents(source, per_rank, workers=options.workers)
+    planned = plan_reshard(checkpoint, request, classifier, per_rank, contents)
+    facts = facts_of(source.opened.store, source.opened.base, source.opened.checkpoint, manifest)
     promised = manifest.world_size if manifest is not None else None
     before = world_of(checkpoint, holdings(classifier), promised=promised).size
     after = Mesh.parse(planned.plan.mesh).count(DATA_AXES | REPLICA_AXES)
-    of_data = [family.ranks for family in families(checkpoint, classifier) if family.axis == "dp"]
+    of_data = [family.ranks for family in per_rank if family.axis == "dp"]
     ranks = before or request.world_size
     aspects = continuity(
         facts.identity,
@@ -225,7 +228,8 @@ def _prepare(source: Source, name: str, options: ReshardOptions) -> _Prepared:
         ranks=(ranks, request.world_size),
         data_ranks=(max(of_data, default=ranks), after),
     )
-    return _Prepared(source, facts, planned, aspects, before, _step(source, facts, name))
+    step = _step(source, facts, name)
+    return _Prepared(source, facts, classifier, planned, aspects, before, step)
 
 
 def _step(source: Source, facts: Facts, name: str) -> int | None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ckptctl import protocol
 from ckptctl.errors import (
     Findings,
     MalformedData,
-    NotFound,
     NothingThere,
     Refused,
     StorageError,
 )
-from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import Checkpoint, Items
 from ckptctl.model.finding import Finding, Severity
 from ckptctl.model.manifest import Manifest
@@ -25,11 +23,10 @@ from ckptctl.operations.content.tensors import TensorSource
 from ckptctl.operations.find import Place, address, locate, not_read
 from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress
-from ckptctl.operations.reshard.write import copy_items
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, examine, verification_of
 from ckptctl.sharding.rank_policy import Contents
-from ckptctl.sharding.rank_state import families
+from ckptctl.sharding.rank_state import Family
 from ckptctl.storage import open_store
 
 
@@ -166,8 +163,7 @@ def digest_source(
     damaged: dict[str, str] = {row.fqn: row.problem for row in content.objects if row.problem}
     with TensorSource(opened.store, opened.base, opened.checkpoint) as tensors:
         for row in troubled:
-            problem = _damage(tensors, row.fqn)
-            if problem:
+            if tensors.damage(row.fqn):
                 damaged[row.fqn] = row.problem
             else:
                 kept.add(row.fqn)
@@ -182,26 +178,10 @@ def digest_source(
     return replace(source, lost=lost, as_they_are=whole), content
 
 
-def _damage(tensors: TensorSource, fqn: str) -> str:
-    """Return what is wrong with the items of a tensor that has no digest; empty for nothing."""
-    try:
-        for item in tensors.items_of(fqn):
-            copy_items([item], tensors, _Nowhere())
-    except (MalformedData, NotFound) as error:
-        return str(error)
-    return ""
-
-
-class _Nowhere:
-    def write(self, data: bytes | memoryview, /) -> object:
-        """Take bytes and forget them."""
-        return len(data)
-
-
-def rank_contents(source: Source, *, workers: int) -> Contents:
+def rank_contents(source: Source, per_rank: Iterable[Family], *, workers: int) -> Contents:
     """Digest the small values that are kept per rank, so that equal ones can be told."""
     checkpoint = source.checkpoint
-    wanted = {key.fqn for family in families(checkpoint) for key in family.keys}
+    wanted = {key.fqn for family in per_rank for key in family.keys}
     if not wanted:
         return {}
     entries = {fqn: entry for fqn, entry in checkpoint.entries.items() if fqn in wanted}
@@ -212,27 +192,3 @@ def rank_contents(source: Source, *, workers: int) -> Contents:
     }
     found.update({(row.fqn, None): row.digest for row in content.tensors if row.digest})
     return found
-
-
-def item_digests(opened: Opened, fqns: Iterable[str]) -> dict[tuple[str, object], str]:
-    """Digest the items of some keys byte for byte, as they lie in their files."""
-    found: dict[tuple[str, object], str] = {}
-    with TensorSource(opened.store, opened.base, opened.checkpoint) as tensors:
-        for fqn in sorted(fqns):
-            for item in tensors.items_of(fqn):
-                if (fqn, item.offsets) in found:
-                    continue
-                sink = _Digesting()
-                copy_items([item], tensors, sink)
-                found[fqn, item.offsets] = sink.hasher.text()
-    return found
-
-
-@dataclass(slots=True)
-class _Digesting:
-    hasher: Hasher = field(default_factory=Hasher)
-
-    def write(self, data: bytes | memoryview, /) -> object:
-        """Hash bytes."""
-        self.hasher.update(data)
-        return len(data)

@@ -10,7 +10,7 @@ from uuid import uuid4
 from ckptctl.errors import Conflict, MalformedData, NotFound, Refused, StorageError
 from ckptctl.formats import registry
 from ckptctl.formats.items.scan import block_of
-from ckptctl.hashing import Hasher, algorithm_of
+from ckptctl.hashing import algorithm_of, digest_of
 from ckptctl.model.manifest import MANIFEST, FileRecord, decode
 from ckptctl.operations.progress import Progress, Shared
 from ckptctl.operations.publish.actor import actor, now
@@ -120,19 +120,14 @@ def _temporary(name: str) -> bool:
 
 def is_sound(store: Store, name: str, file: FileRecord) -> bool:
     """Tell whether a file is still what was written."""
-    hasher = Hasher(algorithm_of(file.digest))
     try:
         with store.open(join(name, file.path)) as reader:
-            if reader.size != file.size:
-                return False
-            buffer = memoryview(bytearray(min(block_of(reader), max(1, file.size))))
-            for start in range(0, file.size, len(buffer)):
-                block = buffer[: min(len(buffer), file.size - start)]
-                reader.read_into(start, block)
-                hasher.update(block)
+            block, algorithm = block_of(reader), algorithm_of(file.digest)
+            return reader.size == file.size and file.digest == digest_of(
+                reader, file.size, algorithm, block=block
+            )
     except NotFound:
         return False
-    return hasher.text() == file.digest
 
 
 def write_files(

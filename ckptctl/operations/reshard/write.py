@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats.items.scan import scan_items
-from ckptctl.formats.torch.zip_writer import Sink, write_object, write_tensor
+from ckptctl.formats.torch.zip_writer import write_object, write_tensor
 from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import (
-    BoxIndex,
     Checkpoint,
     Entry,
-    Item,
     TensorEntry,
 )
 from ckptctl.model.geometry import Boxes
 from ckptctl.model.manifest import FileRecord
-from ckptctl.model.observation import ItemSeen
 from ckptctl.operations.content.tensors import TensorSource
 from ckptctl.protocol.read import join
 from ckptctl.sharding.plan import Copy, Give, Plan, Step, TargetFile, Write
@@ -222,35 +217,4 @@ def _do(run: list[Step], unit: FileUnit, tensors: TensorSource, out: HashedUploa
             raise MalformedData(f"{first.fqn}: {out.size - before} bytes of {first.length}")
         return
     items = unit.checkpoint.items
-    copy_items([items[step.item] for step in run if isinstance(step, Copy)], tensors, out)
-
-
-def copy_items(items: list[Item], tensors: TensorSource, out: Sink) -> None:
-    """Copy neighbouring items as they are, and check the CRC of each of their records.
-
-    Raises ``MalformedData`` for damage.
-    """
-    boxes = BoxIndex(tensors.checkpoint)
-    with ExitStack() as stack:
-        reader = tensors.reader(items[0].path, stack)
-        if items[-1].end > reader.size:
-            raise MalformedData(f"{items[-1].path}: it ends before {items[-1].fqn} does")
-        for seen in scan_items(
-            reader,
-            items,
-            content=True,
-            is_tensor=boxes.is_tensor,
-            expected_bytes=boxes.payload,
-            sink=out.write,
-        ):
-            check_item(seen)
-
-
-def check_item(seen: ItemSeen) -> None:
-    """Raise ``MalformedData`` for an item whose structure or CRCs do not fit."""
-    where = f"{seen.item.path}: {seen.item.fqn}"
-    if seen.faults:
-        raise MalformedData(f"{where}: {seen.faults[0].message}")
-    for record in seen.records:
-        if record.damaged:
-            raise MalformedData(f"{where}: the CRC-32 of {record.name} does not fit its bytes")
+    tensors.copy([items[step.item] for step in run if isinstance(step, Copy)], out)

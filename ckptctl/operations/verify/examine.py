@@ -10,7 +10,7 @@ from threading import Lock
 from ckptctl.checks import ITEM_CHECKS, Context
 from ckptctl.errors import StorageError
 from ckptctl.formats.items.scan import block_of, scan_items
-from ckptctl.hashing import Hasher
+from ckptctl.hashing import Hasher, digest_of
 from ckptctl.model.checkpoint import Fault, FaultKind, Item, rank_of
 from ckptctl.model.finding import Coverage, Finding, Gap, GapKind, Location, Report, Severity, Stage
 from ckptctl.model.observation import ItemSeen, ValuesSeen
@@ -184,18 +184,14 @@ class Examiner:
         return (_accusation(unit, digest, self._digest(unit)),)
 
     def _digest(self, unit: Unit, catcher: Catcher | None = None) -> str:
-        hasher = Hasher(unit.algorithm)
+        def each(block: memoryview) -> None:
+            if catcher is not None:
+                catcher.feed(block)
+            self._progress.advance(len(block))
+
         with self._located.open(unit.path) as reader:
             _require_size(reader, unit)
-            buffer = memoryview(bytearray(min(block_of(reader), max(1, unit.size))))
-            for start in range(0, unit.size, len(buffer)):
-                block = buffer[: min(len(buffer), unit.size - start)]
-                reader.read_into(start, block)
-                hasher.update(block)
-                if catcher is not None:
-                    catcher.feed(block)
-                self._progress.advance(len(block))
-        return hasher.text()
+            return digest_of(reader, unit.size, unit.algorithm, block=block_of(reader), each=each)
 
 
 def _require_size(reader: Reader, unit: Unit) -> None:
