@@ -96,13 +96,13 @@ def _where(context: Context, rank: int | None = None) -> Location:
 
 
 def _option(severity: Severity, name: str) -> str:
-    return f" (--allow-missing {name} accepts that)" if severity is Severity.ERROR else ""
+    return f" (`allow_missing={name}` accepts that)" if severity is Severity.ERROR else ""
 
 
 def _judge(wanted: Wanted, name: str, otherwise: Severity) -> tuple[Severity, str]:
     """Return the severity for a component, and what to do, where that is more than the usual."""
     if name in wanted.allowed:
-        return Severity.NOTE, f"nothing: `--allow-missing {name}` accepts it"
+        return Severity.NOTE, f"nothing: `allow_missing={name}` accepts it"
     if name in wanted.required:
         return Severity.ERROR, (
             f"use a checkpoint that has it: `ckptctl verify {{root}} --require {wanted.profile} "

@@ -293,7 +293,7 @@ def test_large_metadata_is_parsed_only_when_asked(tmp_path: Path) -> None:
     found = {row["name"]: row for row in rows(tmp_path)}
     assert found["step-8"]["state"] == "complete"
     assert found["step-12"]["state"] == "not examined"
-    assert "--check" in found["step-12"]["reason"]
+    assert "`check`" in found["step-12"]["reason"]
     assert names_and_states(tmp_path, "--check") == {"step-8": "complete", "step-12": "complete"}
     truncate(tmp_path / "step-12", file="__0_0.distcp", size=5000)
     assert names_and_states(tmp_path, "--check")["step-12"] == "incomplete"

@@ -88,7 +88,7 @@ def records_of_a_quick_look() -> int:
     """Count the records that even a quick look checks: the small ones."""
     row = coverage(run("verify", GOOD, "--quick", "--json"), "content")
     count = row["total"] - row["examined"]
-    assert row["gaps"] == [{"kind": "left-out", "reason": "left out by --quick", "count": count}]
+    assert row["gaps"] == [{"kind": "left-out", "reason": "left out by `quick`", "count": count}]
     return int(row["examined"])
 
 

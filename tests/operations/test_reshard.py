@@ -389,7 +389,7 @@ def test_an_interrupted_reshard_is_finished_without_redoing_files(
     recorded = json.loads((target / RESHARD).read_bytes())["files"]
     assert len(recorded) == after
     before = snapshot(target)
-    with pytest.raises(Refused, match="--resume finishes"):
+    with pytest.raises(Refused, match="`resume` finishes"):
         made(source, target, 5)
     with pytest.raises(Refused, match="another plan"):
         made(source, target, 6, resume=True)

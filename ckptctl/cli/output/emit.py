@@ -48,7 +48,7 @@ def writer(output_format: str) -> Writer:
     """Load an output format; raises ``UsageError`` for one that there is not."""
     if output_format not in FORMATS:
         known = ", ".join(FORMATS)
-        raise UsageError(f"`format` takes one of {known}, not {output_format!r}")
+        raise UsageError(f"--format takes one of {known}, not {output_format!r}")
     found: Writer = import_module(FORMATS[output_format])
     return found
 

@@ -8,13 +8,20 @@ from functools import lru_cache
 
 from ckptctl import api
 
-_OPTION = re.compile(r"`([a-z][a-z_]*)`")
+_OPTION = re.compile(r"`([a-z][a-z_]*)(?:=([^`]+))?`")
 _OTHERWISE = {"publish_as": "--as", "algorithm": "--digest", "mapping": "--map"}
 
 
 def spelled(text: object) -> str:
     """Write every option that a message of the library names as the flag that sets it."""
-    return _OPTION.sub(lambda match: flag(match[1]) or match[0], str(text))
+    return _OPTION.sub(_spelled, str(text))
+
+
+def _spelled(match: re.Match[str]) -> str:
+    known = flag(match[1])
+    if known and match[2]:
+        return f"`{known} {match[2]}`"
+    return known or match[0]
 
 
 def flag(name: str) -> str:

@@ -103,7 +103,7 @@ class Dcp(Layout):
         if sources == [reader.LEFTOVER]:
             return StateSeen(State.INCOMPLETE, "only .metadata.tmp: the save was not completed")
         if not check and sum(files[name].size for name in sources) > EXAMINE_LIMIT:
-            return StateSeen(State.NOT_EXAMINED, "large metadata; parsed with --check")
+            return StateSeen(State.NOT_EXAMINED, "large metadata; parsed with `check`")
         for name in sources:
             if not files[name].is_file:
                 return StateSeen(State.UNREADABLE, f"{name} is not a file")

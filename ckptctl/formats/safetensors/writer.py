@@ -78,7 +78,7 @@ def shards(lines: Sequence[AnyLine], largest: int) -> list[tuple[str, list[AnyLi
     if len(groups) == 1:
         return [("model.safetensors", groups[0])]
     if len(groups) > 99_999:
-        raise UsageError(f"{len(groups)} files are too many; choose a larger --max-shard-size")
+        raise UsageError(f"{len(groups)} files are too many; choose a larger `max_shard_size`")
     return [
         (f"model-{number:05d}-of-{len(groups):05d}.safetensors", group)
         for number, group in enumerate(groups, 1)

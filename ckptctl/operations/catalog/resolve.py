@@ -134,7 +134,7 @@ def resolve(
         for place in reversed(places):
             if place.path not in manifests and place.path not in known:
                 seen = state_of(store, place)
-                hint = "; --allow-uncommitted takes such" if seen.state is State.COMPLETE else ""
+                hint = "; `allow_uncommitted` takes such" if seen.state is State.COMPLETE else ""
                 why = f"not committed ({seen.state.value}{': ' if seen.reason else ''}{seen.reason}){hint}"
                 skipped.append(Skipped(place.path, place.name.step, why))
     reasons = [trouble for trouble in troubles if trouble]
@@ -303,9 +303,9 @@ def _resolution(
     if options.full:
         proof = "every byte checked"
     elif committed:
-        proof = "sizes of all files and digests of small ones checked (--full checks every byte)"
+        proof = "sizes of all files and digests of small ones checked (`full` checks every byte)"
     else:
-        proof = "structure checked (--full checks every byte)"
+        proof = "structure checked (`full` checks every byte)"
     url = address(store, place.path)
     return Resolution(
         place.path or ".", url, step, how, proof, committed, tuple(skipped), tuple(notes)

@@ -45,7 +45,7 @@ class Selection:
         """
         found = {fqn: self.name(fqn) for fqn in fqns if self.takes(fqn)}
         if not found:
-            raise UsageError("no key matches what --only and --exclude leave")
+            raise UsageError("no key matches what `only` and `exclude` leave")
         taken: dict[str, str] = {}
         for fqn, name in found.items():
             other = taken.setdefault(name, fqn)
@@ -58,5 +58,5 @@ def parse_rename(text: str) -> tuple[str, str]:
     """Read ``OLD=NEW``; raises ``UsageError`` for anything else."""
     old, sign, new = text.partition("=")
     if not sign or not old:
-        raise UsageError(f"--rename takes OLD=NEW, prefixes of names, not {text!r}")
+        raise UsageError(f"`rename` takes OLD=NEW, prefixes of names, not {text!r}")
     return old, new

@@ -45,14 +45,14 @@ def convert(
     """
     options = options or ConvertOptions()
     if options.dtype and options.dtype not in CASTABLE:
-        raise UsageError(f"--dtype takes one of {', '.join(CASTABLE)}, not {options.dtype}")
+        raise UsageError(f"`dtype` takes one of {', '.join(CASTABLE)}, not {options.dtype}")
     opened = _open(url, options)
     names = options.selection.names(opened.checkpoint.entries)
     left_out = _damaged(opened, names, options)
     names = {fqn: name for fqn, name in names.items() if fqn not in {o.fqn for o in left_out}}
     writer = {"safetensors": to_safetensors, "torch": to_torch, "dcp": to_dcp}.get(to)
     if writer is None:
-        raise UsageError(f"--to takes one of {', '.join(FORMATS)}, not {to!r}")
+        raise UsageError(f"`to` takes one of {', '.join(FORMATS)}, not {to!r}")
     entries = opened.checkpoint.entries
     if to == "safetensors" and not any(isinstance(entries[fqn], TensorEntry) for fqn in names):
         raise Refused(f"{url}: it holds no tensor, and safetensors hold nothing else")
@@ -83,7 +83,7 @@ def _open(url: str, options: ConvertOptions) -> Opened:
     if problems and not options.force:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise Findings(
-            f"{url} is not whole, so nothing was written: {problems[0]}{more}; --force takes what "
+            f"{url} is not whole, so nothing was written: {problems[0]}{more}; `force` takes what "
             "the damage does not touch"
         )
     return opened

@@ -43,7 +43,7 @@ def to_dcp(
 ) -> tuple[Conversion, list[TargetTensor]]:
     """Write a DCP checkpoint, cut along the first dimension for ``options.world_size`` ranks."""
     if options.dtype:
-        raise UsageError("--dtype goes with safetensors and torch; convert twice to cast for DCP")
+        raise UsageError("`dtype` goes with safetensors and torch; convert twice to cast for DCP")
     if opened.place is not None and opened.place.layout.writer is not None:
         raise UsageError(f"{opened.url} is DCP already: `ckptctl reshard` changes its ranks")
     parent, name = split(out)

@@ -150,12 +150,12 @@ def _final_path(place: Place, options: CommitOptions) -> str:
     if options.publish_as is None:
         if place.name.staging:
             raise Refused(
-                f"{place.path} has a temporary name; `--as NAME` publishes it under its final one"
+                f"{place.path} has a temporary name; `publish_as=NAME` publishes it under its final one"
             )
         return place.path
     wanted = options.publish_as
     if "/" in wanted or wanted in ("", ".", "..") or wanted.startswith("ckptctl."):
-        raise Refused(f"--as takes the name of a directory beside {name}, not {wanted!r}")
+        raise Refused(f"`publish_as` takes the name of a directory beside {name}, not {wanted!r}")
     if parse_name(wanted).staging:
         raise Refused(f"{wanted} is a temporary name itself; nothing was changed")
     return f"{parent}/{wanted}" if parent else wanted
@@ -246,7 +246,7 @@ def _compare_receipts(
 
 def _step(place: Place, receipts: list[Receipt], options: CommitOptions) -> int | None:
     known = {
-        "--step": options.step,
+        "`step`": options.step,
         "its name": _named_step(place, options),
         "its receipts": receipts[0].step if receipts else None,
     }
@@ -278,7 +278,7 @@ def _manifest(
     run_ids = {receipt.run_id for receipt in receipts} - {None}
     if options.run_id and run_ids and run_ids != {options.run_id}:
         raise Refused(
-            f"{path}: --run-id {options.run_id}, but its receipts are of run "
+            f"{path}: `run_id` {options.run_id}, but its receipts are of run "
             f"{', '.join(map(str, run_ids))}; nothing was changed"
         )
     return Manifest(

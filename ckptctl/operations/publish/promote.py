@@ -68,7 +68,7 @@ def promote(
     ``Conflict`` where somebody else moved it first; ``Findings`` for one that does not verify.
     """
     if quick and values:
-        raise UsageError("--values has to read what tensors hold, which --quick leaves out")
+        raise UsageError("`values` has to read what tensors hold, which `quick` leaves out")
     manifest = _sealed(store, place)
     pointer = protocol.read_pointer(store, tolerant=True)  # a new revision mends an unreadable one
     current = pointer.revision
@@ -93,7 +93,7 @@ def promote(
     if older and not rollback and current is not None:
         raise Refused(
             f"{place.path} is of step {manifest.step} and pointer {LATEST} names step "
-            f"{current.step} ({current.target}); --rollback moves it back; nothing was changed"
+            f"{current.step} ({current.target}); `rollback` moves it back; nothing was changed"
         )
     options = Options(
         quick=quick,
@@ -165,7 +165,7 @@ def _refusal(place: Place, report: Report, options: Options) -> str:
             f"{first.where.file or ''}: {first.message}"
         )
     return (
-        f"{place.path} does not hold all that `--require {options.wanted.profile}` asks for, so the "
+        f"{place.path} does not hold all that `require={options.wanted.profile}` asks for, so the "
         f"pointer was not moved: {'; '.join(finding.message for finding in bad)}"
     )
 

@@ -127,7 +127,7 @@ def _keep(
     if policy.keep_every and row.step is not None and row.step % policy.keep_every == 0:
         return f"its step is a multiple of {policy.keep_every}"
     if policy.older_than is not None and age < policy.older_than:
-        return "younger than --older-than"
+        return "younger than `older_than`"
     if row.step is None:
         return "it has no step to order it by"
     return ""
@@ -138,7 +138,7 @@ def _why(row: Row, policy: Policy) -> str:
         return f"{row.state.value}, and older than a day"
     if policy.keep_last is not None:
         return f"not one of the last {policy.keep_last}"
-    return "older than --older-than" if policy.older_than is not None else "not kept by the policy"
+    return "older than `older_than`" if policy.older_than is not None else "not kept by the policy"
 
 
 def _protected(store: Store, places: dict[str, Place], rows: tuple[Row, ...]) -> dict[str, str]:

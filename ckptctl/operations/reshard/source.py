@@ -138,9 +138,9 @@ def _why(url: str, errors: list[Finding], *, hopeless: bool) -> str:
     where = f"{first.where.file}: " if first.where.file else ""
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     hint = (
-        "the damage is not that of single keys, so --force cannot help"
+        "the damage is not that of single keys, so `force` cannot help"
         if hopeless
-        else "--force takes what the damage does not touch"
+        else "`force` takes what the damage does not touch"
     )
     return (
         f"{url} does not verify, so nothing was written: {first.check}: {where}{first.message}"
@@ -172,7 +172,7 @@ def digest_source(
         more = f" (and {len(damaged) - 1} more keys)" if len(damaged) > 1 else ""
         raise Findings(
             f"{source.opened.url} does not verify, so nothing was written: {fqn}: {problem}{more}; "
-            "--force takes what the damage does not touch"
+            "`force` takes what the damage does not touch"
         )
     lost, whole = source.lost | damaged.keys(), source.as_they_are | kept
     return replace(source, lost=lost, as_they_are=whole), content

@@ -61,7 +61,7 @@ def look(store: WritableStore, name: str, *, resume: bool) -> list[Entry]:
     if MANIFEST in names:
         raise Refused(f"{url} holds a committed checkpoint; nothing was written")
     if names and not resume:
-        hint = "; --resume finishes what is there" if RESHARD in names else ""
+        hint = "; `resume` finishes what is there" if RESHARD in names else ""
         raise Refused(f"{url} exists already and is not empty; nothing was written{hint}")
     if names and not ours:
         raise Refused(f"{url} holds files that no reshard left there; nothing was written")

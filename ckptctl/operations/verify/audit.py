@@ -30,7 +30,7 @@ def audit_of(located: Located, context: Context) -> Audit | None:
 
 def coverage_of(audit: Audit) -> Coverage:
     """Say how many keys are understood."""
-    reason = "not recognised, `--map 'KEY=COMPONENT'` says what they are"
+    reason = "not recognised, `mapping='KEY=COMPONENT'` says what they are"
     gaps = (Gap(GapKind.UNKNOWN, reason, audit.unknown),) if audit.unknown else ()
     return Coverage(Stage.AUDIT, "keys", audit.keys - audit.unknown, audit.keys, gaps=gaps)
 

@@ -45,4 +45,4 @@ class Options:
     def left_out(self) -> Gap:
         """Why the content of an item is not read."""
         reason = "outside the sample" if self.sample is not None else "outside the part"
-        return Gap(GapKind.LEFT_OUT, "left out by --quick" if self.quick else reason)
+        return Gap(GapKind.LEFT_OUT, "left out by `quick`" if self.quick else reason)
