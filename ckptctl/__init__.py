@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
     from ckptctl.exit_codes import ExitCode
     from ckptctl.model.finding import Finding
-    from ckptctl.model.verdict import Verdict
+    from ckptctl.model.result.verdict import Verdict
     from ckptctl.results import (
         Committed,
         Content,
@@ -126,7 +126,11 @@ __all__ = [
     "verify",
 ]
 
-_ELSEWHERE = {"ExitCode": "exit_codes", "Finding": "model.finding", "Verdict": "model.verdict"}
+_ELSEWHERE = {
+    "ExitCode": "exit_codes",
+    "Finding": "model.finding",
+    "Verdict": "model.result.verdict",
+}
 
 if not TYPE_CHECKING:
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ckptctl.comparison.consequences import Consequence
-from ckptctl.model.answer import Answer
 from ckptctl.model.geometry import Shape
-from ckptctl.model.plain import PATH
+from ckptctl.model.result.answer import Answer
+from ckptctl.model.result.plain import PATH
+from ckptctl.model.result.verdict import Verdict as Answered
 from ckptctl.model.run_facts import Plain
-from ckptctl.model.verdict import Verdict as Answered
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ckptctl.model.geometry import Box
-from ckptctl.model.plain import PATH
+from ckptctl.model.result.plain import PATH
 
 
 class Severity(enum.IntEnum):

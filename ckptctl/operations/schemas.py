@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from ckptctl.errors import UsageError
-from ckptctl.model.answer import Answer
+from ckptctl.model.result.answer import Answer
 
 FOLDER = "schemas"
 

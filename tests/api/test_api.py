@@ -20,7 +20,7 @@ import ckptctl
 from ckptctl import ExitCode, Verdict, api, results
 from ckptctl.cli.main import _COMMANDS
 from ckptctl.cli.output.spelling import flag, spelled
-from ckptctl.model.answer import Answer
+from ckptctl.model.result.answer import Answer
 from conftest import FIXTURES, ROOT
 
 Copy = Callable[..., Path]

@@ -122,7 +122,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ckptctl.model.answer import Answer
+from ckptctl.model.result.answer import Answer
 from ckptctl.operations.find import Place
 
 

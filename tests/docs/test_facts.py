@@ -21,7 +21,7 @@ from ckptctl.model.manifest import (
     Receipt,
     Record,
 )
-from ckptctl.model.verdict import Verdict
+from ckptctl.model.result.verdict import Verdict
 from ckptctl.sharding.record import ReshardRecord
 from conftest import ROOT
 from support import docs

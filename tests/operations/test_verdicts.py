@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ckptctl.exit_codes import ExitCode
-from ckptctl.model.verdict import Verdict
+from ckptctl.model.result.verdict import Verdict
 from ckptctl.operations.find import locate
 from ckptctl.operations.located import Located
 from ckptctl.operations.verify.options import Options

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ckptctl.errors import UsageError
 from ckptctl.exit_codes import ExitCode
-from ckptctl.model.answer import Answer
+from ckptctl.model.result.answer import Answer
 
 FORMATS = {
     "text": "ckptctl.cli.output.as_text",

@@ -16,8 +16,8 @@ from typing import Any, Union
 from ckptctl import results
 from ckptctl.cli.output.as_json import schema_id
 from ckptctl.exit_codes import ExitCode
-from ckptctl.model.plain import PATH, TIME, plain
-from ckptctl.model.verdict import Verdict
+from ckptctl.model.result.plain import PATH, TIME, plain
+from ckptctl.model.result.verdict import Verdict
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 RESULTS = {

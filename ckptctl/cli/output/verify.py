@@ -9,7 +9,7 @@ from ckptctl.cli.output.audit import audit_line
 from ckptctl.cli.output.text import Screen, plural, ranks, safe, said, size
 from ckptctl.model.finding import Coverage, Finding, Severity, Stage
 from ckptctl.model.geometry import Box
-from ckptctl.model.verdict import Verdict
+from ckptctl.model.result.verdict import Verdict
 from ckptctl.results import Verification, Verifications
 
 _MOST_FINDINGS = 40

@@ -6,8 +6,8 @@ from typing import Any
 
 from ckptctl.exit_codes import ExitCode
 from ckptctl.model.finding import Finding
-from ckptctl.model.plain import plain
-from ckptctl.model.verdict import Verdict
+from ckptctl.model.result.plain import plain
+from ckptctl.model.result.verdict import Verdict
 
 
 class Answer:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from ckptctl import protocol
 from ckptctl.errors import MalformedData, NothingThere
-from ckptctl.model.answer import Answer
 from ckptctl.model.manifest import LATEST, MANIFEST, QUARANTINE
-from ckptctl.model.plain import PATH
+from ckptctl.model.result.answer import Answer
+from ckptctl.model.result.plain import PATH
 from ckptctl.operations.find import Place, find
 from ckptctl.storage import Store
 

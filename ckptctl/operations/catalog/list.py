@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ckptctl.errors import MalformedData, NothingThere, StorageError
-from ckptctl.model.answer import Answer
 from ckptctl.model.checkpoint import File, rank_of
 from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import LATEST, QUARANTINE
-from ckptctl.model.plain import PATH, TIME
+from ckptctl.model.result.answer import Answer
+from ckptctl.model.result.plain import PATH, TIME
 from ckptctl.operations.find import Order, Place, address, find, not_read
 from ckptctl.operations.pointers import Pointer, pointers, recorded
 from ckptctl.protocol import read_manifest, read_pointer, read_quarantine

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from ckptctl import protocol
 from ckptctl.errors import Findings, MalformedData, NothingThere, StorageError
-from ckptctl.model.answer import Answer
 from ckptctl.model.commit_state import State
 from ckptctl.model.finding import Severity
 from ckptctl.model.manifest import LATEST, MANIFEST, Manifest
-from ckptctl.model.plain import PATH
+from ckptctl.model.result.answer import Answer
+from ckptctl.model.result.plain import PATH
 from ckptctl.operations.catalog.list import state_of
 from ckptctl.operations.find import Place, address, find
 from ckptctl.operations.pointers import pointers

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ckptctl.errors import UsageError
-from ckptctl.model.answer import Answer
-from ckptctl.model.plain import PATH
+from ckptctl.model.result.answer import Answer
+from ckptctl.model.result.plain import PATH
 from ckptctl.operations.catalog.show import (
     Description,
     FileRow,

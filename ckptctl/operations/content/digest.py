@@ -17,13 +17,13 @@ from ckptctl.errors import MalformedData, NotFound, Refused
 from ckptctl.formats.items.storage import decode, look
 from ckptctl.formats.pickles.plain import pickle_plain
 from ckptctl.hashing import Hasher
-from ckptctl.model.answer import Answer
 from ckptctl.model.checkpoint import Item, ObjectEntry, TensorEntry
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Shape
 from ckptctl.model.observation import RecordSeen
-from ckptctl.model.plain import PATH
-from ckptctl.model.verdict import Verdict
+from ckptctl.model.result.answer import Answer
+from ckptctl.model.result.plain import PATH
+from ckptctl.model.result.verdict import Verdict
 from ckptctl.operations.content.open import Opened
 from ckptctl.operations.content.tensors import BLOCK, TensorSource
 from ckptctl.operations.progress import Progress, Shared

@@ -9,10 +9,10 @@ from threading import Lock
 from ckptctl.formats.items.casting import Loss, cast, castable
 from ckptctl.formats.safetensors.writer import Line
 from ckptctl.hashing import Hasher
-from ckptctl.model.answer import Answer
 from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.dtypes import item_size
-from ckptctl.model.plain import PATH
+from ckptctl.model.result.answer import Answer
+from ckptctl.model.result.plain import PATH
 from ckptctl.operations.content.open import Opened
 from ckptctl.operations.content.selection import Selection
 from ckptctl.operations.content.tensors import TensorSource

@@ -13,7 +13,6 @@ from ckptctl.checks import by_id
 from ckptctl.completeness.classifier import Classifier
 from ckptctl.errors import Findings, MalformedData, Refused, StorageError
 from ckptctl.hashing import DEFAULT
-from ckptctl.model.answer import Answer
 from ckptctl.model.checkpoint import Checkpoint, File, rank_of
 from ckptctl.model.finding import Stage
 from ckptctl.model.manifest import (
@@ -24,7 +23,8 @@ from ckptctl.model.manifest import (
     is_record,
 )
 from ckptctl.model.names import parse_name
-from ckptctl.model.plain import PATH
+from ckptctl.model.result.answer import Answer
+from ckptctl.model.result.plain import PATH
 from ckptctl.operations.find import Place, address, not_read
 from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress

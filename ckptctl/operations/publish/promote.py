@@ -15,9 +15,9 @@ from ckptctl.errors import (
     StorageError,
     UsageError,
 )
-from ckptctl.model.answer import Answer
 from ckptctl.model.finding import Gap, Report, Stage
 from ckptctl.model.manifest import LATEST, MANIFEST, Manifest, PointerRevision
+from ckptctl.model.result.answer import Answer
 from ckptctl.operations.find import Place, find
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.publish.actor import actor, now

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from ckptctl import protocol
 from ckptctl.errors import Refused, UsageError
 from ckptctl.formats import registry
-from ckptctl.model.answer import Answer
 from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import LATEST, MANIFEST
-from ckptctl.model.plain import PATH
+from ckptctl.model.result.answer import Answer
+from ckptctl.model.result.plain import PATH
 from ckptctl.operations.catalog.list import Row, list_checkpoints
 from ckptctl.operations.find import Place, find
 from ckptctl.operations.pointers import pointers, recorded

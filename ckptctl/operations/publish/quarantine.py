@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ckptctl import protocol
 from ckptctl.errors import MalformedData, Refused
-from ckptctl.model.answer import Answer
 from ckptctl.model.manifest import QuarantineRecord, quarantine_path
+from ckptctl.model.result.answer import Answer
 from ckptctl.operations.find import Place
 from ckptctl.operations.publish.actor import actor, now
 from ckptctl.protocol.read import join

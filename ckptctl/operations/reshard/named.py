@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ckptctl.errors import UsageError
-from ckptctl.model.plain import absolute
+from ckptctl.model.result.plain import absolute
 from ckptctl.operations.catalog.resolve import Resolution, ResolveOptions, resolve
 from ckptctl.operations.find import address, split
 from ckptctl.operations.progress import Progress

@@ -11,10 +11,10 @@ from ckptctl import protocol
 from ckptctl.completeness.classifier import Classifier
 from ckptctl.completeness.world_size import holdings, world_of
 from ckptctl.errors import Refused, UsageError
-from ckptctl.model.answer import Answer
 from ckptctl.model.names import parse_name
-from ckptctl.model.plain import PATH
-from ckptctl.model.verdict import Verdict
+from ckptctl.model.result.answer import Answer
+from ckptctl.model.result.plain import PATH
+from ckptctl.model.result.verdict import Verdict
 from ckptctl.operations.catalog.resolve import Resolution
 from ckptctl.operations.find import address, split
 from ckptctl.operations.progress import Progress, Silent

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from ckptctl.errors import CkptctlError
 from ckptctl.exit_codes import ExitCode
-from ckptctl.model.answer import Answer
 from ckptctl.model.finding import Finding
-from ckptctl.model.plain import PATH
-from ckptctl.model.verdict import Verdict
+from ckptctl.model.result.answer import Answer
+from ckptctl.model.result.plain import PATH
+from ckptctl.model.result.verdict import Verdict
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.target import Named, open_target, text_of
 from ckptctl.operations.verify.options import Options

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ckptctl.checks import IDENTITY_CHECKS
 from ckptctl.model.finding import Finding, Severity
 from ckptctl.model.manifest import Manifest
-from ckptctl.model.verdict import Verdict
+from ckptctl.model.result.verdict import Verdict
 from ckptctl.operations.verify.work import Work
 from ckptctl.provenance.evidence import Identity, Source
 

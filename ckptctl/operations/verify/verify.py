@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from ckptctl.completeness.audit import Audit
 from ckptctl.errors import StorageError
-from ckptctl.model.answer import Answer
 from ckptctl.model.finding import Finding, Report
-from ckptctl.model.plain import PATH
-from ckptctl.model.verdict import Verdict
+from ckptctl.model.result.answer import Answer
+from ckptctl.model.result.plain import PATH
+from ckptctl.model.result.verdict import Verdict
 from ckptctl.operations.find import Place, not_read
 from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress

@@ -28,7 +28,7 @@ from ckptctl.cli.output.progress import progress
 from ckptctl.cli.output.resolution import explain, summary
 from ckptctl.cli.output.spelling import flag
 from ckptctl.cli.output.text import Screen, columns, plural, safe, said, size
-from ckptctl.model.plain import absolute
+from ckptctl.model.result.plain import absolute
 from ckptctl.results import DecisionNeeded, NoneUsable, Resharding
 
 _MOST_FILES = 16
