@@ -56,6 +56,7 @@ from support.damage import (
     without_empty_chunks,
     write_metadata,
 )
+from support.effort import PATIENCE
 
 pytest.importorskip("torch")
 
@@ -1189,7 +1190,7 @@ def _instance_of(module: str, name: str) -> object:
 
 def _exit_code(*arguments: str) -> int:
     command = [sys.executable, "-m", "ckptctl", "verify", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=PATIENCE, check=False)
     assert b"Traceback" not in done.stderr, done.stderr.decode()
     return done.returncode
 

@@ -17,6 +17,7 @@ from ckptctl.model.manifest import MANIFEST
 from conftest import ROOT
 from support import damage as damage
 from support.cli import environment
+from support.effort import PATIENCE
 from support.publish import done
 
 Copy = Callable[..., Path]
@@ -93,7 +94,7 @@ class Launch:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
             check=False,
         )
         started = self.calls.read_text() if self.calls.exists() else ""

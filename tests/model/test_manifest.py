@@ -46,6 +46,7 @@ from ckptctl.operations.publish.quarantine import set_mark
 from ckptctl.operations.verify.verify import Options, Verdict, verify
 from ckptctl.storage.posix import PosixStore
 from support.cli import assert_golden
+from support.effort import PATIENCE
 
 XXH, SHA = "xxh3-128:" + "0a" * 16, "sha256:" + "1b" * 32
 
@@ -718,6 +719,10 @@ def test_a_receipt_with_an_endless_world_takes_no_endless_memory(tmp_path: Path,
     path = _staged(tmp_path, copy, {"world_size": sys.maxsize})
     program = COMMIT.format(limit=2 << 30, path=str(path))
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, timeout=120, check=False, text=True
+        [sys.executable, "-c", program],
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+        text=True,
     )
     assert (done.returncode, "receipt" in done.stderr) == (10, True), done.stderr[-500:]

@@ -1,6 +1,6 @@
 """Whenever the power fails, what is resumed from is the last commit that was acknowledged, whole.
 
-Jobs save, commit, promote, mark and prune through a recorder; ``support_crash`` makes every disk
+Jobs save, commit, promote, mark and prune through a recorder; ``slow.crash`` makes every disk
 that a crash after each of their calls may leave, and ``resolve`` is asked on each. Mutants of the
 protocol, each without one of its steps, prove that the enumeration sees what it should.
 """
@@ -31,7 +31,7 @@ from ckptctl.operations.publish.prune import Policy, carry_out, plan
 from ckptctl.operations.publish.quarantine import set_mark
 from ckptctl.storage.posix import PosixStore
 from conftest import FIXTURES
-from support.crash import (
+from slow.crash import (
     Answers,
     Census,
     Disk,

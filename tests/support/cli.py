@@ -24,9 +24,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ckptctl.cli import main as application
+from support.effort import PATIENCE
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 OWN_COLOURS = re.compile(r"\x1b\[(?:0|1|2|31|32|33|36)(?:;(?:1|2))?m")
@@ -34,7 +36,6 @@ OWN_COLOURS = re.compile(r"\x1b\[(?:0|1|2|31|32|33|36)(?:;(?:1|2))?m")
 
 MAIN = "\nfrom ckptctl.cli.main import main\nmain()\n"
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
-_DEADLINE = 600
 _OURS = ("CKPTCTL_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "PYTHONWARN", "PYTHONUNBUF")
 
 
@@ -88,14 +89,17 @@ def run(*args: str | Path, cwd: Path | None = None, env: Mapping[str, str] | Non
 def _another_life(cwd: Path | None, env: Mapping[str, str]) -> Iterator[None]:
     """Change what a new process would have of its own, and put all of it back."""
     variables, place, argv, stdin = os.environ.copy(), Path.cwd(), sys.argv, sys.stdin
+    program = sys.modules["__main__"]  # what is said of its name says how the tests were started
     collecting = gc.isenabled()
     try:
         os.environ.clear()
         os.environ.update(env)
         os.chdir(cwd or place)
         sys.stdin = _stream()
+        sys.modules["__main__"] = ModuleType("__main__")
         yield
     finally:
+        sys.modules["__main__"] = program
         sys.stdin, sys.argv = stdin, argv
         os.chdir(place)
         os.environ.clear()
@@ -128,7 +132,7 @@ def run_process(
         env=environment(env),
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=_DEADLINE,
+        timeout=PATIENCE,
         check=False,
     )
     return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
@@ -170,7 +174,7 @@ def run_on_terminal(
             if not piece:
                 break
             data += piece
-        code = process.wait(_DEADLINE)
+        code = process.wait(PATIENCE)
     return Ended(code, data.decode())
 
 

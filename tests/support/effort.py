@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
 PATIENCE = 1800.0
 """Seconds after which whatever is waited for counts as hung; nothing that works comes near it."""
+
+PROCESSOR = 60.0
+"""Seconds of processor time that nothing small takes, and what never ends does."""
 
 Answer = TypeVar("Answer")
 
@@ -27,3 +32,19 @@ def calls(action: Callable[[], Answer]) -> tuple[int, Answer]:
     finally:
         sys.setprofile(before)
     return count, answer
+
+
+@contextmanager
+def ends() -> Iterator[None]:
+    """Raise where what is done takes the processor for far longer than anything that ends."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise AssertionError(f"it ran for {PROCESSOR} seconds of processor time")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, PROCESSOR)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

@@ -1,6 +1,6 @@
 """Publishing for tests: the command line in this process, killed loops, races and stores that watch.
 
-Run as a program (``python support_publish.py PART``) it is a helper process: ``nursery`` runs
+Run as a program (``python -m support.publish PART``) it is a helper process: ``nursery`` runs
 training loops and kills them, ``race`` starts several command lines at one moment, ``moto`` serves
 an S3 that takes one request at a time, so that its conditions are atomic.
 """

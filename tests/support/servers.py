@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import shutil
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.synchronize import Barrier
@@ -24,9 +21,9 @@ import pytest
 
 from ckptctl.errors import CkptctlError, Conflict
 from ckptctl.storage import open_writable
+from support.effort import PATIENCE
 
 KEY, SECRET = "testing", "testing-secret"
-_DEADLINE = 60.0
 
 Outcome: TypeAlias = tuple[int, int, str]
 """Round, number of the one who tried, and ``won``, ``lost`` or what went wrong."""
@@ -41,16 +38,12 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 app = DomainDispatcherApplication(create_backend_app)
-make_server("127.0.0.1", int(sys.argv[1]), app, threaded=False).serve_forever()
+server = make_server("127.0.0.1", 0, app, threaded=False)
+print(f"[http://127.0.0.1:{server.server_port}/]", file=sys.stderr, flush=True)
+server.serve_forever()
 """
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+_ADDRESS = re.compile(rb"\[(http://127\.0\.0\.1:\d+)/\]")
+"""What both servers write to stderr once they listen."""
 
 
 def s3_environment(endpoint: str) -> dict[str, str]:
@@ -67,8 +60,7 @@ def s3_environment(endpoint: str) -> dict[str, str]:
 def moto_server() -> Iterator[str]:
     """Run a server that honours conditional creation; yield its address."""
     pytest.importorskip("moto")
-    port = free_port()
-    with _running([sys.executable, "-c", _MOTO, str(port)], port) as endpoint:
+    with _running([sys.executable, "-c", _MOTO]) as endpoint:
         yield endpoint
 
 
@@ -78,41 +70,30 @@ def rclone_server(directory: Path) -> Iterator[str]:
     program = shutil.which("rclone") or shutil.which("rclone", path=Path(sys.executable).parent)
     if program is None:
         pytest.skip("rclone is not installed")
-    port = free_port()
-    words = [program, "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key"]
+    words = [program, "serve", "s3", "--addr", "127.0.0.1:0", "--auth-key"]
     words += [f"{KEY},{SECRET}", "--config", os.devnull, "--vfs-cache-mode", "off", str(directory)]
-    with _running(words, port) as endpoint:
+    with _running(words) as endpoint:
         yield endpoint
 
 
 @contextmanager
-def _running(command: list[str], port: int) -> Iterator[str]:
+def _running(command: list[str]) -> Iterator[str]:
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
+    assert process.stderr is not None
+    rest = Thread(target=process.stderr.read)  # a full pipe would stop the server
     try:
-        endpoint = f"http://127.0.0.1:{port}"
-        _wait_for(endpoint, process)
-        yield endpoint
+        found = next(filter(None, map(_ADDRESS.search, process.stderr)), None)
+        assert found, f"{command[0]} has ended"
+        rest.start()
+        yield found[1].decode()
     finally:
         process.kill()
         process.wait()
-
-
-def _wait_for(endpoint: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _DEADLINE
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "the server has ended"
-        try:
-            urllib.request.urlopen(endpoint, timeout=5).close()
-        except urllib.error.HTTPError as answer:
-            answer.close()
-            return
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError(f"no answer from {endpoint}")
+        if rest.ident is not None:
+            rest.join()
+        process.stderr.close()
 
 
 # ---------------------------------------------------------------------------------- races
@@ -132,7 +113,7 @@ def _race(url: str, number: int, rounds: int, barrier: Any, outcomes: Any) -> No
     """Try to create one object in each round, at the same moment as the others."""
     store = open_writable(url)
     for round_number in range(rounds):
-        barrier.wait(_DEADLINE)
+        barrier.wait(PATIENCE)
         try:
             store.create(path_of(round_number), content(round_number, number))
             outcome = "won"
@@ -168,7 +149,7 @@ def race_of_processes(url: str, *, racers: int, rounds: int) -> list[Outcome]:
     ]
     for process in processes:
         process.start()
-    found = [outcomes.get(timeout=2 * _DEADLINE) for _ in range(racers * rounds)]
+    found = [outcomes.get(timeout=PATIENCE) for _ in range(racers * rounds)]
     for process in processes:
         process.join()
         process.close()

@@ -1,1 +1,0 @@
-"""What tests share: ways to run, damage, publish and crash."""
