@@ -17,6 +17,7 @@ from ckptctl.model.checkpoint import Checkpoint, File, Items
 from ckptctl.model.checkpoint import Entry as EntryOfState
 from ckptctl.model.commit_state import State
 from ckptctl.model.names import CheckpointName, steps_of
+from ckptctl.model.paths import join
 from ckptctl.storage import Entry, Reader, Store, walk
 
 PEEK = 64 << 10
@@ -114,7 +115,7 @@ class Folder:
 
     def join(self, name: str) -> str:
         """Return the path of something in it, relative to the store's root."""
-        return f"{self.path}/{name}" if self.path else name
+        return join(self.path, name)
 
     def below(self, name: str) -> Folder | None:
         """Return a directory in it, or None where there is none that can be listed."""

@@ -17,6 +17,7 @@ from ckptctl.formats.parts import Read, below, unite
 from ckptctl.model.checkpoint import Checkpoint, Fault, FaultKind, File, rank_of
 from ckptctl.model.commit_state import State
 from ckptctl.model.finding import Location
+from ckptctl.model.paths import join
 from ckptctl.storage import Store
 
 _DCP = Dcp()
@@ -113,7 +114,7 @@ class Composite(Accompanied):
             Read(
                 _role(name, part),
                 name,
-                reader.read(store, f"{base}/{name}" if base else name, below(files, name)),
+                reader.read(store, join(base, name), below(files, name)),
             )
             for name, part in there.items()
         ]
@@ -146,7 +147,7 @@ class Composite(Accompanied):
             if part not in there.values():
                 return StateSeen(State.INCOMPLETE, f"{part.required} is not there")
         for name in there:
-            at = f"{base}/{name}" if base else name
+            at = join(base, name)
             seen = _DCP.state(store, at, below(files, name), known, check=check)
             if seen.state is not State.COMPLETE:
                 return StateSeen(seen.state, f"{name}: {seen.reason}")

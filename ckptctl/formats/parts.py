@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from ckptctl.model.checkpoint import Checkpoint, Entry, Fault, File, Items, SaveIdentity, Stored
 from ckptctl.model.geometry import Shape
+from ckptctl.model.paths import join
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Read:
 
     def place(self, path: str) -> str:
         """Return a file's path below the checkpoint."""
-        return f"{self.path}/{path}" if self.path else path
+        return join(self.path, path)
 
 
 def unite(

@@ -16,6 +16,7 @@ from typing import Any
 
 from ckptctl.errors import MalformedData, NotFound
 from ckptctl.formats.pickles.values import MAX_VALUE, Described, decode_item
+from ckptctl.model.paths import join
 from ckptctl.storage import Store
 
 _MAX_CONFIG = 4 << 20
@@ -55,7 +56,7 @@ def read_companions(
         if name not in names:
             continue
         try:
-            found = read(name, _bytes(store, f"{base}/{name}" if base else name, limit))
+            found = read(name, _bytes(store, join(base, name), limit))
         except NotFound:
             continue
         except (MalformedData, RecursionError) as error:

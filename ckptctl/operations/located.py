@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ckptctl.model.checkpoint import Checkpoint, Fault, FaultKind, File
+from ckptctl.model.paths import join
 from ckptctl.operations.find import Place, address, read_checkpoint
-from ckptctl.protocol.read import join
 from ckptctl.storage import Reader, Store
 
 _REMAINS = Fault(

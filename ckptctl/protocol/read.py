@@ -19,6 +19,7 @@ from ckptctl.model.manifest import (
     pointer_path,
     quarantine_path,
 )
+from ckptctl.model.paths import join
 from ckptctl.model.seal import Seal
 from ckptctl.storage import Store
 
@@ -48,11 +49,6 @@ def _read(store: Store, path: str, kind: type[RecordType]) -> RecordType | None:
         return decode(kind, data)
     except MalformedData as error:
         raise MalformedData(f"{path}: {error}") from None
-
-
-def join(base: str, path: str) -> str:
-    """Return a path inside a checkpoint as a path of the store."""
-    return f"{base}/{path}" if base else path
 
 
 def read_manifest(store: Store, checkpoint: str) -> Manifest | None:

@@ -12,7 +12,8 @@ from ckptctl.model.manifest import (
     Receipt,
     decode,
 )
-from ckptctl.protocol.read import join, read_manifest
+from ckptctl.model.paths import join
+from ckptctl.protocol.read import read_manifest
 from ckptctl.storage import WritableStore
 
 

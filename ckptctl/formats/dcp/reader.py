@@ -27,6 +27,7 @@ from ckptctl.model.checkpoint import (
 )
 from ckptctl.model.finding import Location
 from ckptctl.model.geometry import Boxes, Shape
+from ckptctl.model.paths import join
 from ckptctl.storage import Store
 
 NAME = "dcp"
@@ -94,7 +95,7 @@ def read(store: Store, path: str, files: Mapping[str, File] | None = None) -> Ch
             faults.append(Fault(FaultKind.NOT_A_FILE, message, Location(file=name)))
             continue
         try:
-            with store.open(f"{path}/{name}" if path else name) as reader:
+            with store.open(join(path, name)) as reader:
                 parsed.append(parse_metadata(reader, name))
         except NotFound:
             faults.append(

@@ -22,6 +22,7 @@ from ckptctl.formats.dcp import reader
 from ckptctl.formats.dcp.summary import summarise
 from ckptctl.model.checkpoint import Checkpoint, Entry, File, Items
 from ckptctl.model.commit_state import State
+from ckptctl.model.paths import join
 from ckptctl.storage import Store
 
 EXAMINE_LIMIT = 4 << 20
@@ -108,7 +109,7 @@ class Dcp(Layout):
             if not files[name].is_file:
                 return StateSeen(State.UNREADABLE, f"{name} is not a file")
             try:
-                with store.open(f"{base}/{name}" if base else name) as opened:
+                with store.open(join(base, name)) as opened:
                     summary = summarise(opened.read(0, opened.size), name, known)
             except NotFound:
                 return StateSeen(State.INCOMPLETE, f"{name} vanished while it was read")

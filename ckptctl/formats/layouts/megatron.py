@@ -17,6 +17,7 @@ from ckptctl.formats.composite import AccompaniedDcp, Composite, Part
 from ckptctl.formats.dcp import reader
 from ckptctl.formats.torch.glance import beginning, number
 from ckptctl.model.checkpoint import File
+from ckptctl.model.paths import join
 from ckptctl.storage import Store
 
 _METADATA = "metadata.json"
@@ -72,7 +73,7 @@ class Megatron(AccompaniedDcp):
         """Return the marker that is written last, and the common state where it names one."""
         found = {_METADATA: "the whole: Megatron takes it for no distributed checkpoint"}
         if _METADATA in files and _COMMON not in files:
-            said = _json(read_small(store, f"{base}/{_METADATA}" if base else _METADATA) or b"")
+            said = _json(read_small(store, join(base, _METADATA)) or b"")
             if _has_common(said):
                 found[_COMMON] = "the iteration, the arguments and the schedule"
         return found

@@ -29,6 +29,7 @@ from ckptctl.model.checkpoint import (
 from ckptctl.model.dtypes import ITEM_SIZE
 from ckptctl.model.finding import Location
 from ckptctl.model.geometry import Box, Boxes, Shape
+from ckptctl.model.paths import join
 from ckptctl.storage import Reader, Store
 
 NAME = "safetensors"
@@ -179,7 +180,7 @@ def read(store: Store, path: str, files: Mapping[str, File]) -> Checkpoint:
         if not name.endswith(SUFFIX) or "/" in name:
             continue
         try:
-            with store.open(f"{path}/{name}" if path else name) as reader:
+            with store.open(join(path, name)) as reader:
                 headers[name] = read_header(reader)
         except MalformedData as error:
             faults.append(Fault(FaultKind.UNREADABLE_METADATA, str(error), Location(file=name)))
@@ -242,7 +243,7 @@ def _index_faults(
     (name,) = names
     where = Location(file=name)
     try:
-        with store.open(f"{path}/{name}" if path else name) as reader:
+        with store.open(join(path, name)) as reader:
             if reader.size > _LARGEST_INDEX:
                 raise MalformedData(f"{reader.size} bytes are too many for an index")
             weights = _json(reader.read(0, reader.size), "the index").get("weight_map")

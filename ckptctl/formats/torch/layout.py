@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ckptctl.formats.base import Layout, Reads
 from ckptctl.model.checkpoint import Checkpoint, File
+from ckptctl.model.paths import join
 from ckptctl.storage import Store
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".pkl")
@@ -24,7 +25,7 @@ class ReadsTorch(Layout):
         found = []
         for name, file in sorted(files.items()):
             if file.is_file and name.endswith(SUFFIXES):
-                with store.open(f"{base}/{name}" if base else name) as opened:
+                with store.open(join(base, name)) as opened:
                     one = torchfile.read(opened, file)
                 found.append(Read(name.rpartition(".")[0], "", one))
         return found[0].checkpoint if len(found) == 1 else unite(torchfile.NAME, files, found)

@@ -21,7 +21,7 @@ from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item, Stored, TensorEntry
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Box
-from ckptctl.model.paths import is_contained
+from ckptctl.model.paths import is_contained, join
 from ckptctl.operations.content.assemble import InMemory, Piece, stream, volume
 from ckptctl.storage import Reader, Store
 
@@ -163,7 +163,7 @@ class TensorSource:
             found = self._readers.get(path)
             if found is not None:
                 return found
-        reader = self.store.open(f"{self.base}/{path}" if self.base else path)
+        reader = self.store.open(join(self.base, path))
         with self._lock:
             if path not in self._readers and len(self._readers) < _MOST_OPEN:
                 self._readers[path] = reader

@@ -6,7 +6,7 @@ from ckptctl.errors import MalformedData
 from ckptctl.formats.items import transforms
 from ckptctl.formats.pickles.values import MAX_VALUE, decode_item, decode_number
 from ckptctl.model.checkpoint import Checkpoint, Item
-from ckptctl.model.paths import is_contained
+from ckptctl.model.paths import is_contained, join
 from ckptctl.storage import Store
 
 
@@ -34,7 +34,7 @@ def read_value(
     file = checkpoint.files.get(item.path)
     if file is None or item.end > file.size:
         raise MalformedData("its bytes are not there")
-    with store.open(f"{base}/{item.path}" if base else item.path) as reader:
+    with store.open(join(base, item.path)) as reader:
         data = reader.read(item.offset, item.end)
     if item.stored is not None:
         return decode_number(item.stored, data)

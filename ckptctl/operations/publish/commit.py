@@ -23,6 +23,7 @@ from ckptctl.model.manifest import (
     is_record,
 )
 from ckptctl.model.names import parse_name
+from ckptctl.model.paths import join
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
 from ckptctl.operations.find import Place, address, not_read
@@ -34,7 +35,6 @@ from ckptctl.operations.publish.promote import Promoted
 from ckptctl.operations.verify.options import Options as VerifyOptions
 from ckptctl.operations.verify.stages import Content, Identity, Structure, run_stages
 from ckptctl.operations.verify.work import Sealing, Work, begin
-from ckptctl.protocol.read import join
 from ckptctl.storage import WritableStore
 from ckptctl.version import __version__
 

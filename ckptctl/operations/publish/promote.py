@@ -17,13 +17,13 @@ from ckptctl.errors import (
 )
 from ckptctl.model.finding import Gap, Report, Stage
 from ckptctl.model.manifest import LATEST, MANIFEST, Manifest, PointerRevision
+from ckptctl.model.paths import join
 from ckptctl.model.result.answer import Answer
 from ckptctl.operations.find import Place, find
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.publish.actor import actor, now
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, verify
-from ckptctl.protocol.read import join
 from ckptctl.storage import WritableStore
 
 

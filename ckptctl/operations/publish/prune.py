@@ -12,6 +12,7 @@ from ckptctl.errors import Refused, UsageError
 from ckptctl.formats import registry
 from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import LATEST, MANIFEST
+from ckptctl.model.paths import join
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
 from ckptctl.operations.catalog.list import Row, list_checkpoints
@@ -19,7 +20,6 @@ from ckptctl.operations.find import Place, find
 from ckptctl.operations.pointers import pointers, recorded
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, verify
-from ckptctl.protocol.read import join
 from ckptctl.storage import Store, WritableStore
 
 DAY = 86400.0

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from ckptctl import protocol
 from ckptctl.errors import MalformedData, Refused
 from ckptctl.model.manifest import QuarantineRecord, quarantine_path
+from ckptctl.model.paths import join
 from ckptctl.model.result.answer import Answer
 from ckptctl.operations.find import Place
 from ckptctl.operations.publish.actor import actor, now
-from ckptctl.protocol.read import join
 from ckptctl.storage import WritableStore
 
 

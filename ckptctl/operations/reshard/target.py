@@ -12,10 +12,10 @@ from ckptctl.formats import registry
 from ckptctl.formats.items.scan import block_of
 from ckptctl.hashing import algorithm_of, digest_of
 from ckptctl.model.manifest import MANIFEST, FileRecord, decode
+from ckptctl.model.paths import join
 from ckptctl.operations.progress import Progress, Shared
 from ckptctl.operations.publish.actor import actor, now
 from ckptctl.operations.reshard.write import FileUnit, HashedUpload, copy_beside, nobody, write_file
-from ckptctl.protocol.read import join
 from ckptctl.sharding.plan import Plan
 from ckptctl.sharding.record import RESHARD, ReshardRecord
 from ckptctl.storage import Entry, Store, WritableStore

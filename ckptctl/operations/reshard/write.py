@@ -15,8 +15,8 @@ from ckptctl.model.checkpoint import (
 )
 from ckptctl.model.geometry import Boxes
 from ckptctl.model.manifest import FileRecord
+from ckptctl.model.paths import join
 from ckptctl.operations.content.tensors import TensorSource
-from ckptctl.protocol.read import join
 from ckptctl.sharding.plan import Copy, Give, Plan, Step, TargetFile, Write
 from ckptctl.storage import Store, Upload, WritableStore, open_store, open_writable
 
