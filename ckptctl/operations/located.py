@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ckptctl.model.checkpoint import Checkpoint, Fault, FaultKind, File
 from ckptctl.model.paths import join
-from ckptctl.operations.find import Place, address, read_checkpoint
+from ckptctl.operations.place import Place, address, read_checkpoint
 from ckptctl.storage import Reader, Store
 
 _REMAINS = Fault(

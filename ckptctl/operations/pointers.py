@@ -13,7 +13,7 @@ from functools import cached_property
 from ckptctl.errors import StorageError
 from ckptctl.formats import registry
 from ckptctl.formats.base import read_small
-from ckptctl.operations.find import Place
+from ckptctl.operations.place import Place
 from ckptctl.storage import Entry, Store
 
 _LIMIT = 4096

@@ -15,17 +15,8 @@ from typing import Generic, TypeVar
 from ckptctl import protocol
 from ckptctl.errors import MalformedData, NotFound, NothingThere, Refused, StorageError, UsageError
 from ckptctl.model.manifest import LATEST
-from ckptctl.operations.find import (
-    DEPTH,
-    FILES,
-    Place,
-    address,
-    find,
-    locate,
-    not_read,
-    place_of_file,
-    split,
-)
+from ckptctl.operations.find import DEPTH, find, locate, place_of_file
+from ckptctl.operations.place import FILES, Place, address, not_read, split
 from ckptctl.operations.pointers import pointers
 from ckptctl.storage import Entry, Store, WritableStore, open_store, open_writable
 

@@ -18,8 +18,9 @@ from ckptctl.checks import CHECKS
 from ckptctl.cli.main import _COMMANDS
 from ckptctl.exit_codes import ExitCode
 from conftest import ROOT
-from support import docs, generated
-from support.docs import PAGES, Session, Step
+from docs import examples as docs
+from docs import generated
+from docs.examples import PAGES, Session, Step
 
 KINDS = {"console", "python", "bash", "sh", "text", "json", "yaml"}
 """``sh`` is for the two lines of the set-up, which ``.ci/run`` runs."""

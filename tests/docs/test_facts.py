@@ -24,8 +24,8 @@ from ckptctl.model.manifest import (
 from ckptctl.model.result.verdict import Verdict
 from ckptctl.sharding.record import ReshardRecord
 from conftest import ROOT
-from support import docs
-from support.docs import PAGES
+from docs import examples as docs
+from docs.examples import PAGES
 
 DOCS = ROOT / "docs"
 RECORDS = (FileRecord, Receipt, Manifest, PointerRevision, QuarantineRecord, ReshardRecord)

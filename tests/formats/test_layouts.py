@@ -15,7 +15,8 @@ from ckptctl.errors import NotFound
 from ckptctl.formats.base import Folder, Reads
 from ckptctl.formats.registry import LAYOUTS
 from ckptctl.model.names import steps_of
-from ckptctl.operations.find import Place, find, locate
+from ckptctl.operations.find import find, locate
+from ckptctl.operations.place import Place
 from ckptctl.operations.pointers import pointers, recorded
 from ckptctl.storage import Entry, Reader, Store, open_store
 from conftest import FIXTURES

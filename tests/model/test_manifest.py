@@ -38,7 +38,8 @@ from ckptctl.model.manifest import (
 from ckptctl.model.paths import is_contained
 from ckptctl.operations.catalog.list import list_checkpoints
 from ckptctl.operations.catalog.resolve import NoneUsable, Resolution, ResolveOptions, resolve
-from ckptctl.operations.find import Place, find
+from ckptctl.operations.find import find
+from ckptctl.operations.place import Place
 from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
 from ckptctl.operations.publish.promote import promote
 from ckptctl.operations.publish.prune import Policy, plan

@@ -27,7 +27,8 @@ from ckptctl.model.manifest import Manifest
 from ckptctl.model.run_facts import config_digest, flatten, same
 from ckptctl.operations.diff.diff import diff
 from ckptctl.operations.diff.structure import compare_facts
-from ckptctl.operations.find import locate, read_checkpoint
+from ckptctl.operations.find import locate
+from ckptctl.operations.place import read_checkpoint
 from ckptctl.operations.provenance.facts import Facts, facts_of, with_given
 from ckptctl.operations.provenance.facts_file import read_identity
 from ckptctl.protocol import read_manifest

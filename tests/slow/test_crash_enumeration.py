@@ -24,7 +24,8 @@ from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.manifest import MANIFEST, FileRecord, Receipt
 from ckptctl.operations.catalog.resolve import NoneUsable, ResolveOptions, resolve
-from ckptctl.operations.find import Place, find
+from ckptctl.operations.find import find
+from ckptctl.operations.place import Place
 from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
 from ckptctl.operations.publish.promote import promote
 from ckptctl.operations.publish.prune import Policy, carry_out, plan

@@ -27,7 +27,8 @@ from ckptctl import protocol
 from ckptctl.hashing import DEFAULT, Hasher
 from ckptctl.model.manifest import FileRecord, Receipt
 from ckptctl.operations.catalog.resolve import ResolveOptions, resolve
-from ckptctl.operations.find import Place, find, locate
+from ckptctl.operations.find import find, locate
+from ckptctl.operations.place import Place
 from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
 from ckptctl.operations.publish.promote import promote
 from ckptctl.operations.publish.prune import Policy, carry_out, plan

@@ -10,7 +10,8 @@ from ckptctl.errors import MalformedData, NothingThere
 from ckptctl.model.manifest import LATEST, MANIFEST, QUARANTINE
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
-from ckptctl.operations.find import Place, find
+from ckptctl.operations.find import find
+from ckptctl.operations.place import Place
 from ckptctl.storage import Store
 
 

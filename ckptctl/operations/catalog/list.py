@@ -11,7 +11,8 @@ from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import LATEST, QUARANTINE
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH, TIME
-from ckptctl.operations.find import Order, Place, address, find, not_read
+from ckptctl.operations.find import find
+from ckptctl.operations.place import Order, Place, address, not_read
 from ckptctl.operations.pointers import Pointer, pointers, recorded
 from ckptctl.protocol import read_manifest, read_pointer, read_quarantine
 from ckptctl.storage import Store

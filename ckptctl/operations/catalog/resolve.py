@@ -13,7 +13,8 @@ from ckptctl.model.manifest import LATEST, MANIFEST, Manifest
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
 from ckptctl.operations.catalog.list import state_of
-from ckptctl.operations.find import Place, address, find
+from ckptctl.operations.find import find
+from ckptctl.operations.place import Place, address
 from ckptctl.operations.pointers import pointers
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.verify.options import Options

@@ -22,7 +22,7 @@ from ckptctl.model.checkpoint import (
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Box, Shape
 from ckptctl.operations.content.value import read_value
-from ckptctl.operations.find import Place, address, read_checkpoint
+from ckptctl.operations.place import Place, address, read_checkpoint
 from ckptctl.storage import Store
 
 _PROGRESS = ("progress", "scheduler")

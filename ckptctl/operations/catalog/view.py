@@ -15,7 +15,7 @@ from ckptctl.operations.catalog.show import (
     TensorRow,
     Viewer,
 )
-from ckptctl.operations.find import Place, address
+from ckptctl.operations.place import Place, address
 from ckptctl.storage import Store
 
 

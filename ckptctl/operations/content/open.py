@@ -8,15 +8,8 @@ from ckptctl.errors import NotFound, NothingThere
 from ckptctl.formats.base import Reads
 from ckptctl.model.checkpoint import Checkpoint, Fault
 from ckptctl.operations.content.tensors import TensorSource
-from ckptctl.operations.find import (
-    FILES,
-    Place,
-    address,
-    find,
-    place_of_file,
-    read_checkpoint,
-    split,
-)
+from ckptctl.operations.find import find, place_of_file
+from ckptctl.operations.place import FILES, Place, address, read_checkpoint, split
 from ckptctl.storage import Store, open_store
 
 

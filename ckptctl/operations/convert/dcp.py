@@ -23,7 +23,7 @@ from ckptctl.operations.convert.options import (
     TargetTensor,
     targets,
 )
-from ckptctl.operations.find import split
+from ckptctl.operations.place import split
 from ckptctl.operations.reshard import target as reshard_target
 from ckptctl.operations.reshard.destination import need_space
 from ckptctl.operations.reshard.plan import Request, plan_reshard

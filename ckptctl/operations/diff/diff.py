@@ -15,7 +15,7 @@ from ckptctl.model.run_facts import Plain
 from ckptctl.operations.content.open import Opened, open_tensors
 from ckptctl.operations.diff.content import Comparer, ContentSide, trusted_digests
 from ckptctl.operations.diff.structure import compare_facts, compare_progress, compare_structure
-from ckptctl.operations.find import split
+from ckptctl.operations.place import split
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.provenance.facts import Facts, facts_of, facts_of_values
 from ckptctl.operations.verify.options import Options

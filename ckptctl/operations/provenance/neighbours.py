@@ -19,8 +19,9 @@ from ckptctl.formats.items.crc_summary import CrcSummary, says_something, summar
 from ckptctl.model.checkpoint import File
 from ckptctl.model.manifest import MANIFEST, Manifest
 from ckptctl.model.names import CheckpointName, parse_name, steps_of
-from ckptctl.operations.find import Place, place_at, split
+from ckptctl.operations.find import place_at
 from ckptctl.operations.located import Located
+from ckptctl.operations.place import Place, split
 from ckptctl.operations.provenance.collect import Plan, Spot
 from ckptctl.operations.provenance.compare_items import compare_items
 from ckptctl.provenance.evidence import Likeness, Neighbour

@@ -26,8 +26,8 @@ from ckptctl.model.names import parse_name
 from ckptctl.model.paths import join
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
-from ckptctl.operations.find import Place, address, not_read
 from ckptctl.operations.located import Located
+from ckptctl.operations.place import Place, address, not_read
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.provenance.facts import facts_of, with_given
 from ckptctl.operations.publish.actor import actor, now

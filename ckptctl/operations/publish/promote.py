@@ -19,7 +19,8 @@ from ckptctl.model.finding import Gap, Report, Stage
 from ckptctl.model.manifest import LATEST, MANIFEST, Manifest, PointerRevision
 from ckptctl.model.paths import join
 from ckptctl.model.result.answer import Answer
-from ckptctl.operations.find import Place, find
+from ckptctl.operations.find import find
+from ckptctl.operations.place import Place
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.publish.actor import actor, now
 from ckptctl.operations.verify.options import Options

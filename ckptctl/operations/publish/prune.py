@@ -16,7 +16,8 @@ from ckptctl.model.paths import join
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
 from ckptctl.operations.catalog.list import Row, list_checkpoints
-from ckptctl.operations.find import Place, find
+from ckptctl.operations.find import find
+from ckptctl.operations.place import Place
 from ckptctl.operations.pointers import pointers, recorded
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, verify

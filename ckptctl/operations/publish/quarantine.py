@@ -9,7 +9,7 @@ from ckptctl.errors import MalformedData, Refused
 from ckptctl.model.manifest import QuarantineRecord, quarantine_path
 from ckptctl.model.paths import join
 from ckptctl.model.result.answer import Answer
-from ckptctl.operations.find import Place
+from ckptctl.operations.place import Place
 from ckptctl.operations.publish.actor import actor, now
 from ckptctl.storage import WritableStore
 

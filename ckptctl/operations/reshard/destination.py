@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckptctl.errors import NotFound, Refused
-from ckptctl.operations.find import split
+from ckptctl.operations.place import split
 from ckptctl.storage import Store, WritableStore, open_writable
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ckptctl.errors import UsageError
 from ckptctl.model.result.plain import absolute
 from ckptctl.operations.catalog.resolve import Resolution, ResolveOptions, resolve
-from ckptctl.operations.find import address, split
+from ckptctl.operations.place import address, split
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.reshard.plan import Request
 from ckptctl.operations.reshard.reshard import DecisionNeeded, Resharding, ReshardOptions, reshard

@@ -20,8 +20,9 @@ from ckptctl.model.manifest import Manifest
 from ckptctl.operations.content.digest import Content, digest_content
 from ckptctl.operations.content.open import Opened
 from ckptctl.operations.content.tensors import TensorSource
-from ckptctl.operations.find import Place, address, locate, not_read
+from ckptctl.operations.find import locate
 from ckptctl.operations.located import Located
+from ckptctl.operations.place import Place, address, not_read
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, examine, verification_of

@@ -11,8 +11,8 @@ from ckptctl.model.finding import Finding, Report
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
 from ckptctl.model.result.verdict import Verdict
-from ckptctl.operations.find import Place, not_read
 from ckptctl.operations.located import Located
+from ckptctl.operations.place import Place, not_read
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.stages import run_stages

@@ -1,0 +1,1 @@
+"""The documentation, tried: what it shows is run, and what it lists is compared."""
