@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ckptctl.comparison.difference import Diff
     from ckptctl.operations.catalog.history import Event, History
     from ckptctl.operations.catalog.list import Listing, Row
-    from ckptctl.operations.catalog.resolve import NoneUsable, Resolution, Skipped
+    from ckptctl.operations.catalog.resolve import NoneUsable, Resolution, Skipped, Unresolved
     from ckptctl.operations.catalog.show import (
         BoxRow,
         Description,
@@ -40,6 +40,7 @@ _MODULES = {
     "NoneUsable": "operations.catalog.resolve",
     "Resolution": "operations.catalog.resolve",
     "Skipped": "operations.catalog.resolve",
+    "Unresolved": "operations.catalog.resolve",
     "BoxRow": "operations.catalog.show",
     "Description": "operations.catalog.show",
     "FileRow": "operations.catalog.show",
@@ -91,6 +92,7 @@ __all__ = [
     "Shown",
     "Skipped",
     "TensorRow",
+    "Unresolved",
     "Verification",
     "Verifications",
 ]

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ckptctl.cli.output.emit import FORMATS
 from ckptctl.cli.output.text import safe
 from ckptctl.errors import Refused, UsageError
 
@@ -25,10 +26,23 @@ Root = Annotated[
     typer.Argument(help=f"Directory or URL that holds checkpoints.  {_WITHOUT}"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON: --format json.")]
+
+
+def _known(output_format: str) -> str:
+    """Refuse an unknown format before anything is done."""
+    if output_format not in FORMATS:
+        raise typer.BadParameter(f"{output_format!r} is not one of {', '.join(FORMATS)}")
+    return output_format
+
+
 Format = Annotated[
     str,
     typer.Option(
-        "--format", metavar="text|json", envvar="CKPTCTL_FORMAT", help="How the result is printed."
+        "--format",
+        metavar="text|json",
+        envvar="CKPTCTL_FORMAT",
+        callback=_known,
+        help="How the result is printed.",
     ),
 ]
 Framework = Annotated[

@@ -124,7 +124,7 @@ def test_broken_samples(samples: Path, case: str) -> None:
 
 def test_a_rank_that_died_leaves_a_step_that_is_incomplete(samples: Path) -> None:
     listing = list_checkpoints(open_store(samples / "torch/dcp_async_w2_rank1_died"))
-    assert [(row.step, row.state) for row in listing.rows] == [
+    assert [(row.step, row.state) for row in listing.checkpoints] == [
         (2, State.COMPLETE),
         (4, State.COMPLETE),
         (6, State.INCOMPLETE),
@@ -144,7 +144,7 @@ def test_a_half_deleted_step_is_incomplete(samples: Path) -> None:
     ]
     (finding,) = verifications[1].report.findings
     assert finding.check == "missing-metadata"
-    states = [row.state for row in list_checkpoints(store).rows]
+    states = [row.state for row in list_checkpoints(store).checkpoints]
     assert states == [State.COMPLETE, State.INCOMPLETE, State.COMPLETE]
 
 

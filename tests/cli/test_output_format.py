@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
@@ -50,7 +52,13 @@ def test_an_error(args: tuple[str, ...], code: int) -> None:
     assert (ended.code, error.tag) == (code, "error")
 
 
-def test_a_format_that_there_is_not() -> None:
-    ended = run("list", FIXTURES / "fsdp2", "--format", "punchcard")
-    assert (ended.code, ended.stdout) == (2, "")
-    assert "--format takes one of text, json, junit, not 'punchcard'" in ended.stderr
+def test_a_format_that_there_is_not(copy: Callable[..., Path]) -> None:
+    path = copy("fsdp2/step-12")
+    for words, env in (
+        (("--format", "punchcard"), {}),
+        ((), {"CKPTCTL_FORMAT": "punchcard"}),
+    ):
+        ended = run("commit", path, *words, env=env)
+        assert (ended.code, ended.stdout) == (2, "")
+        assert "'punchcard' is not one of text, json, junit" in ended.stderr
+        assert not (path / "ckptctl.manifest.json").exists()

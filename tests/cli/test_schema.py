@@ -85,7 +85,7 @@ def test_without_a_name_all_are_named() -> None:
 )
 def test_what_is_printed_is_valid(args: tuple[str, ...]) -> None:
     document = check(run(*args, "--json", cwd=FIXTURES / "fsdp2/step-12"))
-    assert (document["error"] is None) != (document["result"] is None)
+    assert document["error"] is None or args == ("resolve",)
 
 
 def test_what_changes_something_is_valid_too(copy: Copy, tmp_path: Path) -> None:
@@ -127,6 +127,19 @@ def test_errors_have_the_same_form(
     document = check(ended)
     assert (ended.code, document["verdict"], document["error"]["type"]) == (code, verdict, kind)
     assert document["error"]["message"].split("\n")[0] in ended.stderr
+
+
+def test_an_unknown_command_has_the_same_form() -> None:
+    ended = run("nothing", "--json")
+    found = json.loads(ended.stdout)
+    assert (found["schema"], found["command"], found["result"]) == ("ckptctl/2", None, None)
+    assert (ended.code, found["exit_code"], found["verdict"]) == (2, 2, "usage")
+
+
+def test_what_is_passed_over_is_said_also_where_nothing_is_chosen() -> None:
+    document = check(run("resolve", FIXTURES / "fsdp2", "--json"))
+    assert [skip["name"] for skip in document["result"]["skipped"]] == ["step-12", "step-8"]
+    assert document["error"]["type"] == "NoneUsable"
 
 
 def test_a_failure_of_its_own_has_the_same_form(monkeypatch: pytest.MonkeyPatch) -> None:

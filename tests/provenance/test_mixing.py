@@ -507,7 +507,7 @@ def test_resolve_passes_over_what_is_mixed_or_suspect(runs: Path, tmp_path: Path
     mix(runs, tmp_path, FAULTS["rank 1 beside its origin"])
     options = ResolveOptions(allow_uncommitted=True, workers=1)
     found = resolve(open_store(tmp_path), options=options)
-    assert found.path == "step-90"
+    assert found.name == "step-90"
     assert "foreign-shard" in found.skipped[0].reason
     mix(runs, tmp_path / "bare", FAULTS["bare rank 1 alone"])
     plant(runs, tmp_path / "bare", "bare", steps=(90,))
@@ -515,7 +515,7 @@ def test_resolve_passes_over_what_is_mixed_or_suspect(runs: Path, tmp_path: Path
     shutil.rmtree(tmp_path / "bare/step-90")
     plant(runs, tmp_path / "bare", "other", steps=(90,))
     found = resolve(open_store(tmp_path / "bare"), options=options)
-    assert found.path == "step-90"
+    assert found.name == "step-90"
     assert "suspect: suspected-shard: __1_0.distcp" in found.skipped[0].reason
 
 

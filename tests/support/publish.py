@@ -569,7 +569,7 @@ def newest(root: Path, *, full: bool = False) -> tuple[int, Path]:
     """Resolve by the library; return the step and the path."""
     found = resolve(open_store(root), options=ResolveOptions(full=full, workers=1))
     assert found.step is not None
-    return found.step, root / found.path
+    return found.step, root / found.name
 
 
 def places(root: Path) -> list[Place]:

@@ -39,6 +39,9 @@ RESULTS = {
 }
 """The type of each command's result."""
 
+OF_ERRORS = {"resolve": "Unresolved", "reshard": "Unresolved"}
+"""The type of a result that an error of the command carries, where it is another."""
+
 _PLAIN: Mapping[Any, dict[str, Any]] = {
     str: {"type": "string"},
     int: {"type": "integer"},
@@ -53,7 +56,8 @@ _PLAIN: Mapping[Any, dict[str, Any]] = {
 def document_schema(command: str) -> dict[str, Any]:
     """Return the schema of everything that one command prints with ``--json``."""
     maker = _Maker()
-    result = maker.of(getattr(results, RESULTS[command]))
+    names = [table[command] for table in (RESULTS, OF_ERRORS) if command in table]
+    known = [maker.of(getattr(results, name)) for name in names]
     error = {
         "type": "object",
         "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
@@ -67,7 +71,7 @@ def document_schema(command: str) -> dict[str, Any]:
         "command": {"const": command},
         "exit_code": {"enum": codes},
         "verdict": {"enum": [*dict.fromkeys(map(str, words))]},
-        "result": {"anyOf": [result, {"type": "null"}]},
+        "result": {"anyOf": [*known, {"type": "null"}]},
         "error": {"anyOf": [error, {"type": "null"}]},
     }
     return {

@@ -68,6 +68,19 @@ class _Candidate:
     how: str
 
 
+@dataclass(frozen=True, slots=True)
+class Unresolved(Answer):
+    """What was passed over where nothing could be chosen, and why."""
+
+    skipped: tuple[Skipped, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Checkpoints exist and none is good: that is no fresh start."""
+        return Verdict.FINDINGS
+
+
 class NoneUsable(Findings):
     """Checkpoints exist and none can be used; says what was skipped and why."""
 
@@ -75,6 +88,7 @@ class NoneUsable(Findings):
         """Keep the reasons."""
         super().__init__(message)
         self.skipped, self.notes = tuple(skipped), tuple(notes)
+        self.result = Unresolved(self.skipped, self.notes)
 
 
 def resolve(
