@@ -20,7 +20,6 @@ from ckptctl.checks.registry import AUDIT_CHECKS
 from ckptctl.completeness.audit import Audit, Lack, Presence, Wanted
 from ckptctl.completeness.auditor import Auditor, audit
 from ckptctl.completeness.classifier import NAMES, Classifier
-from ckptctl.formats.dcp import reader as dcp
 from ckptctl.model.checkpoint import Checkpoint, File, ObjectEntry, TensorEntry
 from ckptctl.model.finding import Finding, Severity
 from ckptctl.model.geometry import Box, Boxes
@@ -621,9 +620,9 @@ def audit_at(root: Path, wanted: Wanted | None = None) -> tuple[Audit, list[Find
     """Audit a checkpoint on disk as ``verify`` does."""
     store = open_store(root)
     (place,) = find(store)
-    checkpoint = dcp.read(store, place.path)
-    context = Context.of(checkpoint, wanted=wanted or Wanted())
-    found = audit_of(Located(store, place), context)
+    located = Located(store, place)
+    context = Context.of(located.read(), wanted=wanted or Wanted())
+    found = audit_of(located, context)
     assert found is not None
     row = coverage_of(found)
     assert (row.unit, row.total) == ("keys", found.keys)

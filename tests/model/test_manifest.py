@@ -475,16 +475,16 @@ def test_a_manifest_that_cannot_be_used_is_a_finding(root: Path, how: str) -> No
     assert outcome.verdict is Verdict.FINDINGS
     (found,) = [f for f in outcome.report.findings if f.check == "unreadable-manifest"]
     assert ("newer release" in found.message) == (how == "future")
-    assert list_checkpoints(PosixStore(root)).rows[-1].state is State.UNREADABLE
+    assert list_checkpoints(PosixStore(root)).checkpoints[-1].state is State.UNREADABLE
 
 
 @pytest.mark.parametrize("how", BREAK)
 def test_a_checkpoint_whose_manifest_cannot_be_used_is_passed_over(root: Path, how: str) -> None:
     damage(root / "step-2" / MANIFEST, how)
     found = resolved(root)
-    assert found.path == "step-1"
+    assert found.name == "step-1"
     (skipped,) = found.skipped
-    assert (skipped.checkpoint, skipped.step) == ("step-2", 2)
+    assert (skipped.name, skipped.step) == ("step-2", 2)
     assert MANIFEST in skipped.reason
     assert any("dangling" in note for note in found.notes)
 
@@ -518,14 +518,14 @@ def test_a_manifest_of_another_file_set_is_found_out(root: Path) -> None:
     body["files"][0]["digest"] = SHA
     path.unlink()
     path.write_bytes(resealed(body))
-    assert resolved(root).path == "step-1"
+    assert resolved(root).name == "step-1"
 
 
 def test_a_file_too_large_for_a_record_is_not_read(root: Path) -> None:
     with (root / "step-2" / MANIFEST).open("r+b") as stream:
         stream.truncate(MAX_RECORD + 1)
     found = resolved(root)
-    assert found.path == "step-1"
+    assert found.name == "step-1"
     assert "too many" in found.skipped[0].reason
 
 
@@ -545,7 +545,7 @@ class _Failing(PosixStore):
 def test_a_manifest_on_a_bad_sector_does_not_stop_a_resume(root: Path) -> None:
     store = _Failing(root, f"step-2/{MANIFEST}")
     found = resolve(store, options=ResolveOptions(workers=1))
-    assert found.path == "step-1"
+    assert found.name == "step-1"
     assert "Input/output error" in found.skipped[0].reason
 
 
@@ -556,7 +556,7 @@ def test_a_pointer_on_a_bad_sector_is_no_verdict_until_it_is_moved_again(root: P
         resolve(store, options=ResolveOptions(workers=1))
     place = next(place for place in find(store) if place.path == "step-2")
     assert promote(store, place, wanted=Wanted("weights")).revision == 3
-    assert resolve(store, options=ResolveOptions(workers=1)).path == "step-2"
+    assert resolve(store, options=ResolveOptions(workers=1)).name == "step-2"
 
 
 def test_a_manifest_on_a_bad_sector_is_no_fresh_start(root: Path) -> None:
@@ -576,7 +576,7 @@ def test_a_damaged_pointer_falls_back_to_the_revision_before(root: Path, how: st
     assert pointer.revision is not None
     assert (pointer.revision.revision, pointer.last) == (1, 2)
     found = resolved(root)
-    assert found.path == "step-2"  # committed since the revision that is left
+    assert found.name == "step-2"  # committed since the revision that is left
     assert any(pointer_path(LATEST, 2) in note for note in found.notes)
 
 
@@ -585,7 +585,7 @@ def test_without_any_readable_pointer_the_newest_manifest_counts(root: Path, how
     for revision in (1, 2):
         damage(root / pointer_path(LATEST, revision), how)
     found = resolved(root)
-    assert (found.path, "no pointer" in found.how) == ("step-2", True)
+    assert (found.name, "no pointer" in found.how) == ("step-2", True)
     assert sum(LATEST in note for note in found.notes) == 2
 
 
@@ -606,15 +606,15 @@ def test_the_pointer_moves_on_from_a_damaged_revision(root: Path, copy: Any) -> 
     assert (root / pointer_path(LATEST, 2)).read_bytes() == before
     pointer = protocol.read_pointer(PosixStore(root))
     assert (pointer.last, pointer.problems) == (3, ())
-    assert resolved(root).path == "step-3"
+    assert resolved(root).name == "step-3"
 
 
 def test_a_damaged_rollback_is_said(root: Path) -> None:
     publish(root, "step-1", rollback=True)
-    assert resolved(root).path == "step-1"
+    assert resolved(root).name == "step-1"
     damage(root / pointer_path(LATEST, 3), "torn")
     found = resolved(root)
-    assert found.path == "step-2"
+    assert found.name == "step-2"
     assert any(pointer_path(LATEST, 3) in note for note in found.notes)
 
 
@@ -624,7 +624,7 @@ def test_a_rollback_is_remembered_when_the_pointer_moves_on(root: Path, copy: An
     copy("no_crc/step-1", "step-3")
     publish(root, "step-3")
     damage(root / "step-3" / "__0_0.distcp", "zeros")
-    assert resolved(root).path == "step-1"
+    assert resolved(root).name == "step-1"
 
 
 # ---------------------------------------------------------------------------------- marks
@@ -636,25 +636,25 @@ def test_a_damaged_quarantine_record_counts_as_quarantined(root: Path, how: str)
     set_mark(store, place(root, "step-2"), quarantined=True, reason="loss spike")
     damage(root / "step-2" / quarantine_path(1), how)
     found = resolved(root)
-    assert found.path == "step-1"
+    assert found.name == "step-1"
     assert "quarantined" in found.skipped[0].reason
     with pytest.raises(Refused, match="quarantined"):
         promote(store, place(root, "step-2"), workers=1)
     outcome = verify(store, place(root, "step-2"), options=Options(workers=1))
     assert "quarantined" in {finding.check for finding in outcome.report.findings}
-    assert list_checkpoints(store).rows[-1].state is State.QUARANTINED
+    assert list_checkpoints(store).checkpoints[-1].state is State.QUARANTINED
 
 
 def test_a_damaged_release_counts_as_quarantined_and_can_be_repeated(root: Path) -> None:
     store = PosixStore(root)
     for quarantined in (True, False):
         set_mark(store, place(root, "step-2"), quarantined=quarantined, reason="look")
-    assert resolved(root).path == "step-2"
+    assert resolved(root).name == "step-2"
     damage(root / "step-2" / quarantine_path(2), "torn")
-    assert resolved(root).path == "step-1"
+    assert resolved(root).name == "step-1"
     again = set_mark(store, place(root, "step-2"), quarantined=False, reason="look")
     assert (again.revision, again.changed) == (3, True)
-    assert resolved(root).path == "step-2"
+    assert resolved(root).name == "step-2"
 
 
 def test_all_quarantined_is_a_finding_and_no_fresh_start(root: Path) -> None:
@@ -663,7 +663,7 @@ def test_all_quarantined_is_a_finding_and_no_fresh_start(root: Path) -> None:
     with pytest.raises(NoneUsable) as caught:
         resolved(root)
     assert caught.value.exit_code == 10
-    assert {skip.checkpoint for skip in caught.value.skipped} == {"step-1", "step-2"}
+    assert {skip.name for skip in caught.value.skipped} == {"step-1", "step-2"}
 
 
 def test_prune_keeps_what_it_cannot_judge(root: Path, copy: Any) -> None:
@@ -672,7 +672,7 @@ def test_prune_keeps_what_it_cannot_judge(root: Path, copy: Any) -> None:
     copy("no_crc/step-1", "step-3")
     publish(root, "step-3")
     chosen = plan(PosixStore(root), Policy(keep_last=1))
-    assert [fate.path for fate in chosen.doomed] == ["step-2"]
+    assert [fate.name for fate in chosen.doomed] == ["step-2"]
 
 
 # ---------------------------------------------------------------------------------- receipts
