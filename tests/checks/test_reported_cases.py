@@ -47,7 +47,6 @@ from support.damage import (
 from support.reported import RANKS
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.slow  # four processes import torch, which takes long on few CPUs
 
 EMBED = "model.embed.weight"
 LAYER = {"fqn": "model.layers.0.w", "origin": (4, 0)}

@@ -97,7 +97,6 @@ def saved(tmp_path: Path, evil: str) -> Path:
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("view", ["", "--tensors", "--objects", "--files", "--layout"])
 def test_showing(saved: Path, evil: str, view: str) -> None:
     args = [view, "model.*"] if view == "--tensors" else [view] if view else []
@@ -124,7 +123,6 @@ def test_showing(saved: Path, evil: str, view: str) -> None:
         assert found["layout"]["tensor"]["fqn"] == f"model.{evil}.weight"
 
 
-@pytest.mark.slow
 def test_verifying_what_is_whole(saved: Path) -> None:
     for ended in both("verify", "step-12", cwd=saved.parent):
         assert ended.code == 0
@@ -132,7 +130,6 @@ def test_verifying_what_is_whole(saved: Path) -> None:
         assert "complete" in ended.stdout
 
 
-@pytest.mark.slow
 def test_verifying_what_is_not(saved: Path, evil: str) -> None:
     """Keys that lost their bytes, keys nobody knows, files under hostile names, foreign classes."""
     with edited(saved) as metadata:
@@ -165,7 +162,6 @@ def test_verifying_what_is_not(saved: Path, evil: str) -> None:
     assert f"../{evil}" in [where["file"] for where in wheres]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_FILE_NAMES)
 def test_names_of_directories_files_and_pointers(tmp_path: Path, name: str) -> None:
     text = EVIL[name]
@@ -188,7 +184,6 @@ def test_names_of_directories_files_and_pointers(tmp_path: Path, name: str) -> N
     assert found["dangling"] == [{"name": "nowhere", "text": f"gone {text}", "target": None}]
 
 
-@pytest.mark.slow
 def test_names_that_are_no_text(tmp_path: Path) -> None:
     name = os.fsdecode(b"step-12-\xff\xfe")
     plant(FIXTURES / "no_crc" / "step-1", tmp_path / name)
@@ -200,7 +195,6 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
         assert name in json.dumps(found, ensure_ascii=False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_FILE_NAMES)
 def test_errors(tmp_path: Path, name: str) -> None:
     text = EVIL[name]
@@ -238,7 +232,6 @@ def test_the_progress_bar(name: str) -> None:
         assert "\x1b[35m" not in ended.stdout
 
 
-@pytest.mark.slow
 def test_markup_is_text(tmp_path: Path) -> None:
     name = "step-[red]x[bold]y"
     assert f"{name} " in run_on_terminal(name, program=BAR).stdout

@@ -414,7 +414,6 @@ class TestExtent:
         assert "content not read" in quick.stdout
         assert run("verify", path).code == 10
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("parts", [1, 2, 5])
     def test_parts_are_disjoint_and_cover_everything(self, parts: int) -> None:
         extra, total = 0, 0
@@ -427,7 +426,6 @@ class TestExtent:
             extra += row["examined"] - records_of_a_quick_look()
         assert extra == total - records_of_a_quick_look() > 0
 
-    @pytest.mark.slow
     def test_each_damage_is_found_by_exactly_one_part(self, tmp_path: Path) -> None:
         pytest.importorskip("torch")
         path = plant(GOOD, tmp_path / "step-12")
@@ -472,7 +470,6 @@ class TestExtent:
         assert ": whole, content checked" not in ended.stdout
         assert "--quick" not in ended.stdout, "that is not the option in use"
 
-    @pytest.mark.slow
     def test_parts_of_a_compressed_checkpoint_cover_everything(self) -> None:
         found = [
             coverage(run("verify", FIXTURES / "zstd", "--part", f"{n}/3", "--json"), "items")
@@ -508,7 +505,6 @@ class TestChoosingChecks:
         assert ended.code != 10
         assert "whole" not in ended.stdout.splitlines()[-1]
 
-    @pytest.mark.slow
     def test_a_warning_counts_only_if_wanted(self, tmp_path: Path) -> None:
         pytest.importorskip("torch")
         path = plant(GOOD, tmp_path / "step-12")

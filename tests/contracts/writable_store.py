@@ -103,8 +103,9 @@ class WritingContract:
         store.create("a/b", b"second")
         assert read(store, "a/b") == b"second"
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("race", [race_of_threads, race_of_processes])
+    @pytest.mark.parametrize(
+        "race", [race_of_threads, pytest.param(race_of_processes, marks=pytest.mark.slow)]
+    )
     def test_of_those_who_race_exactly_one_wins(
         self, url: str, race: Callable[..., list[Outcome]]
     ) -> None:

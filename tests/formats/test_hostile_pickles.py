@@ -847,7 +847,8 @@ def test_wrong_members_of_the_mappings(
 
 # --- damage without a plan --------------------------------------------------------------------
 
-ROUNDS = 500
+ROUNDS = [20, pytest.param(500, marks=pytest.mark.slow)]
+"""A few in the default lane."""
 
 
 def damaged(rng: random.Random, data: bytes) -> bytes:
@@ -871,14 +872,14 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
     return bytes(out)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.usefixtures("lane")
 @pytest.mark.parametrize("case", [SMALL, EVERY_KIND, "zstd/step-12"])
-def test_random_damage_of_metadata(copy: Callable[..., Path], case: str) -> None:
+def test_random_damage_of_metadata(copy: Callable[..., Path], case: str, rounds: int) -> None:
     root = copy(case)
     good = (root / ".metadata").read_bytes()
-    rng = random.Random(case)
-    for round_number in range(ROUNDS):
+    rng = random.Random(f"{case} {rounds}")
+    for round_number in range(rounds):
         bad = damaged(rng, good)
         (root / ".metadata").write_bytes(bad)
         try:
@@ -889,13 +890,13 @@ def test_random_damage_of_metadata(copy: Callable[..., Path], case: str) -> None
             assert errors(verification), f"cut to {len(bad)} bytes"
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize("case", [SMALL, EVERY_KIND, "zstd/step-12", "dtype_zoo/step-1"])
-def test_random_damage_of_items(copy: Callable[..., Path], case: str) -> None:
+def test_random_damage_of_items(copy: Callable[..., Path], case: str, rounds: int) -> None:
     root = copy(case)
     shards = sorted(path for path in root.glob("*.distcp") if path.stat().st_size)
-    rng = random.Random(case)
-    for round_number in range(ROUNDS):
+    rng = random.Random(f"{case} {rounds}")
+    for round_number in range(rounds):
         shard = rng.choice(shards)
         good = shard.read_bytes()
         bad = damaged(rng, good)
@@ -910,24 +911,24 @@ def test_random_damage_of_items(copy: Callable[..., Path], case: str) -> None:
             assert errors(verification), f"{len(good)} bytes became {len(bad)}"
 
 
-@pytest.mark.slow
-def test_random_damage_of_decoded_items() -> None:
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_random_damage_of_decoded_items(rounds: int) -> None:
     metadata = dcp_metadata.parse((FIXTURES / "dtype_zoo/step-1/.metadata").read_bytes(), "")
     data = (FIXTURES / "dtype_zoo/step-1/__0_0.distcp").read_bytes()
     items = [data[item.offset : item.end] for item in metadata.items]
-    rng = random.Random(0)
-    for _ in range(20 * ROUNDS):
+    rng = random.Random(rounds)
+    for _ in range(20 * rounds):
         try:
             values.decode_item(damaged(rng, rng.choice(items)))
         except MalformedData:
             continue
 
 
-@pytest.mark.slow
-def test_random_damage_of_summaries() -> None:
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_random_damage_of_summaries(rounds: int) -> None:
     data = (FIXTURES / EVERY_KIND / ".metadata").read_bytes()
-    rng = random.Random(0)
-    for _ in range(ROUNDS):
+    rng = random.Random(rounds)
+    for _ in range(rounds):
         summarise(damaged(rng, data), ".metadata", {})
 
 

@@ -198,7 +198,6 @@ def seen_of(parsed: dcp_metadata.Parsed) -> tuple[list[Any], list[Item]]:
     return entries, list(parsed.items)
 
 
-@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(metadata_of_torch(), st.integers(2, pickle.HIGHEST_PROTOCOL))
 def test_both_lanes_read_what_torch_meant(tmp_path: Path, metadata: Any, protocol: int) -> None:
@@ -310,7 +309,6 @@ def test_a_summary_is_what_the_whole_says(path: Path) -> None:
     assert bool(summary.problem) == bool(parsed.faults)
 
 
-@pytest.mark.slow
 def test_one_cache_never_confuses_files() -> None:
     known: dict[object, Summary] = {}
     for _ in range(2):

@@ -50,7 +50,6 @@ def full(layouts: Path) -> dict[str, Any]:
     return dict(torch.load(layouts / "full.pt"))
 
 
-@pytest.mark.slow
 def test_digests_are_equal_whatever_the_sharding(
     layouts: Path, full: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -71,7 +70,6 @@ def test_digests_are_equal_whatever_the_sharding(
         assert {row.fqn: row.digest for row in content.tensors} == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("block", [8, 40, 1 << 20])
 def test_any_box_is_read_from_any_sharding(

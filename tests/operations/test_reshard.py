@@ -497,7 +497,6 @@ def test_killed_at_any_moment_it_is_never_committed_half_done(
 # --- where the work is done --------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_units_can_be_done_by_other_processes(tmp_path: Path) -> None:
     target = tmp_path / "step-12"
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:

@@ -46,7 +46,6 @@ from support.mixing import (
 )
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.slow  # four processes import torch, which takes long on few CPUs
 
 
 def assert_not_good(seen: Seen) -> None:

@@ -261,6 +261,7 @@ def _answer(store: PosixStore, *, full: bool) -> str | None:
         return None
 
 
+@pytest.mark.quick
 def test_a_root_that_the_job_has_made_itself_is_there_after_a_commit(tmp_path: Path) -> None:
     job = Job(tmp_path / "disk", base="run")
     job.recorder.make_directory(job.root)
@@ -368,6 +369,7 @@ def _kills(accident: Accident, scratch: Path) -> Iterator[tuple[int, Census]]:
             return
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ACCIDENTS)
 def test_what_a_second_process_acknowledges_outlives_a_crash(name: str, tmp_path: Path) -> None:
     """One process is killed, a second finds what it left and says so, then the power fails."""
@@ -531,6 +533,7 @@ def _shape(tree: Tree) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((path, variant) for path, (_, variant) in tree.files.items()))
 
 
+@pytest.mark.quick
 def test_the_model_loses_what_was_not_synced() -> None:
     write = Op("write", "a", data=b"data")
     lost = [(), (("a", "empty"),), (("a", "torn"),), (("a", "whole"),), (("a", "zeros"),)]
@@ -541,6 +544,7 @@ def test_the_model_loses_what_was_not_synced() -> None:
     assert _trees(write, Op("sync_directory", "")) == set(lost[1:])
 
 
+@pytest.mark.quick
 def test_the_model_keeps_changes_of_one_name_in_order() -> None:
     made = (Op("write", "a", data=b"1"), Op("sync_file", "a"), Op("link", "a", "b"))
     a, b = ("a", "whole"), ("b", "whole")
@@ -551,6 +555,7 @@ def test_the_model_keeps_changes_of_one_name_in_order() -> None:
     assert _trees(*durable, Op("rename", "a", "c")) == {(a, b), (b, ("c", "whole"))}
 
 
+@pytest.mark.quick
 def test_the_model_loses_a_directory_with_all_that_is_in_it() -> None:
     made = (
         Op("mkdir", "d"),

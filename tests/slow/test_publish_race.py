@@ -160,6 +160,7 @@ def test_of_commits_of_one_checkpoint_one_wins(arena: Arena) -> None:
     assert done("verify", url, "--require", "manifest", env=arena.env)
 
 
+@pytest.mark.quick
 def test_of_publications_under_one_name_one_wins(tmp_path: Path) -> None:
     root = tmp_path / "run"
     for number in range(RACERS):

@@ -96,7 +96,7 @@ def test_torch_loads_every_layout_for_every_number_of_ranks(
     } == {}
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.quick), 4, 8])
 def test_torch_loads_what_was_made_for_its_own_number_of_ranks(
     layouts: Path, resharded: list[Path], tmp_path: Path, ranks: int
 ) -> None:
