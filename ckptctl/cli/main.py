@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from ckptctl.cli.output.emit import FORMATS, emit_error
+from ckptctl.cli.output.text import NAME
 from ckptctl.errors import CkptctlError
 from ckptctl.exit_codes import ExitCode, in_words
 from ckptctl.version import __version__
@@ -23,7 +24,6 @@ Paths are directories, files or URLs (s3://, gs://, az://, hf://, http://, memor
 or ROOT@STEP; without one it is CKPTCTL_ROOT, else the current directory. Nothing in a checkpoint is
 ever executed, and torch is not needed.
 """
-_NAME = "ckptctl: "
 _COMMANDS = {
     "list": "looking",
     "show": "looking",
@@ -113,7 +113,7 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = int(ExitCode.PIPE_CLOSED)
         else:
-            code = _fail(KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted", _NAME, command)
+            code = _fail(KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted", NAME, command)
     except Exception as error:
         code = _fail(error, *_explain(error), command)
     sys.exit(code)
@@ -150,7 +150,7 @@ def _explain(error: Exception) -> tuple[ExitCode, str, str]:
     if isinstance(error, CkptctlError):
         from ckptctl.cli.output.spelling import spelled
 
-        return error.exit_code, spelled(error), _NAME
+        return error.exit_code, spelled(error), NAME
     message = getattr(error, "format_message", None)
     if message is not None:  # the base of typer's usage errors has no public name
         context = getattr(error, "ctx", None)
@@ -163,5 +163,5 @@ def _explain(error: Exception) -> tuple[ExitCode, str, str]:
     return (
         ExitCode.FAILED,
         f"ckptctl itself failed: {name}: {error}; with CKPTCTL_DEBUG=1 it says where",
-        _NAME,
+        NAME,
     )

@@ -308,7 +308,7 @@ def test_a_renamed_directory_that_counts_nothing(runs: Path, tmp_path: Path) -> 
     assert look(tmp_path / "step-7").checks == {"stale-metadata"}
 
 
-@pytest.mark.parametrize("name", ["best", "last.ckpt", "final", "step-90.bak", "iter_0000090"])
+@pytest.mark.parametrize("name", ["best", "last", "final", "step-90.bak", "iter_0000090"])
 def test_a_name_of_no_other_step_is_legal(runs: Path, tmp_path: Path, name: str) -> None:
     plant(runs, tmp_path, "plain")
     shutil.copytree(tmp_path / "step-90", tmp_path / name)

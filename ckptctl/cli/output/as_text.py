@@ -7,7 +7,7 @@ from functools import singledispatch
 from typing import Any
 
 from ckptctl.cli.output.emit import Ending
-from ckptctl.cli.output.text import Screen, safe
+from ckptctl.cli.output.text import NAME, Screen, safe
 from ckptctl.exit_codes import ExitCode
 
 
@@ -26,6 +26,7 @@ def write(ending: Ending) -> None:
 
 
 def complain(ending: Ending) -> None:
-    """Say on standard error what went wrong, escaped line by line."""
-    for line in f"{ending.before}{ending.message}".split("\n"):
+    """Say on standard error what went wrong; an error of ours is one line, whatever it quotes."""
+    text = f"{ending.before}{ending.message}"
+    for line in [text] if ending.before == NAME else text.split("\n"):
         sys.stderr.write(f"{safe(line)}\n")

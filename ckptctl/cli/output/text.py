@@ -16,6 +16,9 @@ _UNSAFE = re.compile(
 )
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
+NAME = "ckptctl: "
+"""What stands before an error that is not typer's own, which comes with lines of usage."""
+
 
 def safe(text: object) -> str:
     """Escape what could steer a terminal or hide in it: controls, direction marks, lone surrogates."""
