@@ -103,7 +103,7 @@ def name_of_root(store: Store) -> CheckpointName:
     """Return what the name of the store's root says."""
     url = store.url.rstrip("/")
     if "://" not in url:
-        url = posixpath.abspath(url)
+        url = posixpath.abspath(url or "/")
     return parse_name(posixpath.basename(url))
 
 

@@ -16,7 +16,7 @@ from ckptctl import protocol
 from ckptctl.errors import MalformedData, NotFound, NothingThere, Refused, StorageError, UsageError
 from ckptctl.model.manifest import LATEST
 from ckptctl.operations.find import DEPTH, find, locate, place_of_file
-from ckptctl.operations.place import FILES, Place, address, not_read, split
+from ckptctl.operations.place import FILES, UNKNOWN, Place, address, not_read, split
 from ckptctl.operations.pointers import pointers
 from ckptctl.storage import Entry, Store, WritableStore, open_store, open_writable
 
@@ -213,7 +213,7 @@ class _Finder(Generic[AnyStore]):
             for place in places:
                 if child in (place.members or ()):
                     return Target(url, store, (place,), single=True)
-                if not place.path:
+                if not place.path and place.format not in ("", UNKNOWN):
                     store, found = locate(above, self.opener, self.framework)
                     return Target(above, store, tuple(found), single=True)
         return None

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ckptctl.operations.place import name_of_root
+from ckptctl.storage import open_store
 from conftest import FIXTURES
 from support.cli import Ended, environment, run
 from support.publish import done
@@ -168,3 +170,12 @@ def test_a_framework_can_be_forced() -> None:
     assert "composer" not in run("list", path, "--framework", "composer").stdout
     assert run("show", path / "step-12", "--framework", "composer").code == 5
     assert run("list", path, "--framework", "nonsense").code == 2
+
+
+def test_the_top_of_the_file_system_is_not_named_like_where_one_stands(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a walk up from a checkpoint would take the whole file system for one."""
+    monkeypatch.chdir(root / "step-12")
+    assert not name_of_root(open_store("/")).recognised
+    assert name_of_root(open_store(".")).step == 12
