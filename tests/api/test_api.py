@@ -22,6 +22,7 @@ from ckptctl.cli.main import _COMMANDS
 from ckptctl.cli.output.spelling import flag, spelled
 from ckptctl.model.result.answer import Answer
 from conftest import FIXTURES, ROOT
+from docs.examples import blocks
 
 Copy = Callable[..., Path]
 LAUNCHER = Path(__file__).with_name("sample_launcher.py")
@@ -105,7 +106,10 @@ def test_help_reads_well() -> None:
         assert re.search(rf"^    {name}\(", text, re.M), name
 
 
-def test_mypy_accepts_the_launcher() -> None:
+def test_mypy_accepts_the_launcher_and_that_of_the_docs(tmp_path: Path) -> None:
+    shown = tmp_path / "shown.py"
+    page = ROOT / "docs" / "launcher.md"
+    shown.write_text(next(block.body for block in blocks(page) if block.kind == "python"))
     done = subprocess.run(
         [
             sys.executable,
@@ -115,6 +119,7 @@ def test_mypy_accepts_the_launcher() -> None:
             "--config-file",
             "pyproject.toml",
             str(LAUNCHER),
+            str(shown),
         ],
         cwd=ROOT,
         capture_output=True,

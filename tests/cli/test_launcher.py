@@ -199,24 +199,6 @@ def test_python_resumes_starts_fresh_or_stops(copy: Copy, tmp_path: Path, progra
     assert (code, started) == (0, f"torchrun train.py --resume {path}\n"), said
 
 
-def test_the_types_of_the_package_serve_a_strict_launcher(program: Path, tmp_path: Path) -> None:
-    def check() -> subprocess.CompletedProcess[str]:
-        words = ["-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(program)]
-        return subprocess.run(
-            [sys.executable, *words],
-            cwd=tmp_path,
-            env=environment({"MYPYPATH": str(ROOT)}),
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-
-    assert check().returncode == 0, check().stdout
-    program.write_text(program.read_text().replace("full=True", "fill=True"))
-    assert 'argument "fill"' in check().stdout
-
-
 def test_slurm_resumes_starts_fresh_or_stops(copy: Copy, tmp_path: Path) -> None:
     launch = Launch(shown(SLURM), tmp_path)
     (tmp_path / "empty").mkdir()
