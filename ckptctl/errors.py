@@ -12,11 +12,12 @@ from ckptctl.exit_codes import ExitCode
 class CkptctlError(Exception):
     """Base of all errors; ``exit_code`` is what the command line exits with.
 
-    ``result`` is what was done, or is known, all the same.
+    ``result`` is what was done, or is known, all the same. ``remedy`` is a command to type next.
     """
 
     exit_code: ExitCode = ExitCode.FAILED
     result: object = None
+    remedy: str = ""
 
 
 class UsageError(CkptctlError):

@@ -21,7 +21,9 @@ def write(ending: Ending) -> None:
     error = None
     if ending.error is not None:
         complain(ending)
-        error = {"type": type(ending.error).__name__, "message": ending.message}
+        remedy = getattr(ending.error, "remedy", "")
+        message = f"{ending.message}\n{remedy}" if remedy else ending.message
+        error = {"type": type(ending.error).__name__, "message": message}
     document = {
         "schema": schema_id(ending.command),
         "command": ending.command or None,

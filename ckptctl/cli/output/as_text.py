@@ -7,7 +7,7 @@ from functools import singledispatch
 from typing import Any
 
 from ckptctl.cli.output.emit import Ending
-from ckptctl.cli.output.text import NAME, Screen, safe
+from ckptctl.cli.output.text import Screen, safe
 from ckptctl.exit_codes import ExitCode
 
 
@@ -26,7 +26,13 @@ def write(ending: Ending) -> None:
 
 
 def complain(ending: Ending) -> None:
-    """Say on standard error what went wrong; an error of ours is one line, whatever it quotes."""
-    text = f"{ending.before}{ending.message}"
-    for line in [text] if ending.before == NAME else text.split("\n"):
+    """Say on standard error what went wrong, escaped, and what to type next."""
+    *usage, last = ending.before.split("\n")
+    # what stands before is our own; a message quotes names, whose line breaks are no line breaks
+    lines = [
+        *usage,
+        f"{last}{ending.message}",
+        *filter(None, [getattr(ending.error, "remedy", "")]),
+    ]
+    for line in lines:
         sys.stderr.write(f"{safe(line)}\n")

@@ -106,12 +106,13 @@ def reshard_command(
         raise
     except DecisionNeeded as needed:
         _explain_choice(needed.resharding, quiet=quiet)
-        complete = command_line(ctx.params, needed.resharding)
-        needed.args = (f"{needed}; to do it, type\n{complete}",)
+        if needed.resharding.suggested:
+            needed.args = (f"{needed}; to do it, type",)
+            needed.remedy = command_line(ctx.params, needed.resharding)
         raise
     _explain_choice(result, quiet=quiet)
     code = emit(result, output, command="reshard", quiet=quiet)
-    if result.refusals:
+    if result.suggested:
         sys.stderr.write(f"{safe(command_line(ctx.params, result))}\n")
     return code
 
