@@ -26,7 +26,7 @@ import typer.main
 from ckptctl.cli import main
 from ckptctl.operations.publish import actor
 from conftest import FIXTURES, ROOT
-from support.cli import environment, run
+from support.cli import environment, make_old, run
 
 UPDATE = os.environ.get("CKPTCTL_UPDATE_GOLDENS") == "1"
 PAGES = (
@@ -90,6 +90,7 @@ class Session:
     def __post_init__(self) -> None:
         """Make the clone: real fixtures, and ``ckptctl`` and ``python`` on the path."""
         shutil.copytree(FIXTURES, self.top / "fixtures", copy_function=shutil.copyfile)
+        make_old(self.top / "fixtures", days=0)
         programs = self.top.parent / "bin"
         programs.mkdir()
         for name, words in {"ckptctl": "-m ckptctl", "python": ""}.items():
