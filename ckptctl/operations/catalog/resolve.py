@@ -125,10 +125,10 @@ def resolve(
     candidates = _order(manifests, hidden, pointer, skipped, notes)
     notes += _disagreements(store, places, hidden, manifests, pointer)
     for candidate in candidates:
-        reason = _unfit(store, candidate, options)
+        reason, failed = _unfit(store, candidate, options)
         if not reason:
             reason, failed = _check(store, candidate.place, options, progress, notes=notes)
-            troubles.append(failed)
+        troubles.append(failed)
         if not reason:
             how = candidate.how
             return _resolution(
@@ -226,26 +226,28 @@ def _order(
     return candidates
 
 
-def _unfit(store: Store, candidate: _Candidate, options: ResolveOptions) -> str:
-    """Say why a committed checkpoint is not what is asked for, or return the empty string."""
+def _unfit(store: Store, candidate: _Candidate, options: ResolveOptions) -> tuple[str, str]:
+    """Say why a committed checkpoint is not what is asked for, and which failure that rests on."""
     manifest, place = candidate.manifest, candidate.place
     if options.min_step is not None and (manifest.step is None or manifest.step < options.min_step):
-        return f"step {manifest.step} is before {options.min_step}"
+        return f"step {manifest.step} is before {options.min_step}", ""
     if options.run_id is not None and manifest.run_id != options.run_id:
-        return f"of run {manifest.run_id or 'unknown'}, not {options.run_id}"
+        return f"of run {manifest.run_id or 'unknown'}, not {options.run_id}", ""
     if options.world_size is not None and manifest.world_size != options.world_size:
-        return f"saved by {manifest.world_size or 'an unknown number of'} ranks"
+        return f"saved by {manifest.world_size or 'an unknown number of'} ranks", ""
     return _quarantined(store, place)
 
 
-def _quarantined(store: Store, place: Place) -> str:
+def _quarantined(store: Store, place: Place) -> tuple[str, str]:
+    """Say that a checkpoint is or may be quarantined, and which failure of the storage that rests on."""
     try:
         record = protocol.read_quarantine(store, place.records)
     except (MalformedData, StorageError) as error:
-        return f"it may be quarantined; its record cannot be read: {error}"
+        failed = str(error) if isinstance(error, StorageError) else ""
+        return f"it may be quarantined; its record cannot be read: {error}", failed
     if record is not None and record.quarantined:
-        return f"quarantined by {record.actor} at {record.time}: {record.reason}"
-    return ""
+        return f"quarantined by {record.actor} at {record.time}: {record.reason}", ""
+    return "", ""
 
 
 def _check(
@@ -299,9 +301,9 @@ def _check_uncommitted(
         return f"step {place.name.step} is before {options.min_step}", ""
     if options.run_id is not None or options.world_size is not None:
         return "never committed, so its run and world size are not known", ""
-    quarantined = _quarantined(store, place)
+    quarantined, failed = _quarantined(store, place)
     if quarantined:
-        return quarantined, ""
+        return quarantined, failed
     return _check(store, place, options, progress)
 
 
