@@ -2,8 +2,9 @@
 
 A path is a root, a checkpoint, a file inside one, a pointer, ``ROOT@latest`` or ``ROOT@STEP``;
 without one it is ``CKPTCTL_ROOT``, else the current directory. Every result is frozen and has
-``verdict``, ``exit_code``, ``findings`` and ``to_dict()``. Damage is in the result, an exception
-says that there is none: all are :class:`ckptctl.errors.CkptctlError`, and all functions raise
+``verdict``, ``exit_code``, ``findings`` and ``to_dict()``. ``framework`` is the one layout to ask,
+where several could claim what lies there; ``progress`` is told about bytes as they are read.
+Damage is in the result; an error says that there is no result, and is a ``CkptctlError``:
 
 - ``UsageError`` for a request that makes no sense: an empty path, several checkpoints for one;
 - ``NothingThere`` and ``NotFound`` where what was named is not there;
