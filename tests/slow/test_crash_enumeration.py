@@ -148,7 +148,7 @@ class Job:
 
     def prune(self, policy: Policy) -> None:
         self.recorder.expect(self.allowed, "prune")
-        assert [fate.path for fate in carry_out(self.store, plan(self.store, policy))]
+        assert [fate.name for fate in carry_out(self.store, plan(self.store, policy))]
         self.recorder.expect(self.allowed, "pruned")
 
     def place(self, name: str) -> Place:
