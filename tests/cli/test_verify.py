@@ -37,7 +37,9 @@ EMBED = {"fqn": "model.embed.weight", "origin": (3, 0)}
 UNREACHABLE = "http://127.0.0.1:9/run/step-12"
 NO_ZSTANDARD = "import sys; sys.modules['zstandard'] = None"
 HALTED_READS = """
-import os, sys
+import os, signal, sys
+# it is ignored where the tests run in the background of a shell
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from ckptctl.storage.posix import PosixReader
 real = PosixReader.read
 def read(self, start, stop):
