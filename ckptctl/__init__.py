@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         resolve,
         schema,
         show,
+        undelete,
         verify,
     )
     from ckptctl.errors import (
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
         Row,
         Schema,
         Shown,
+        Undeleted,
         Verification,
         Verifications,
     )
@@ -105,6 +107,7 @@ __all__ = [
     "Schema",
     "Shown",
     "StorageError",
+    "Undeleted",
     "UsageError",
     "Verdict",
     "Verification",
@@ -123,6 +126,7 @@ __all__ = [
     "resolve",
     "schema",
     "show",
+    "undelete",
     "verify",
 ]
 

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from ckptctl.operations.progress import Progress
     from ckptctl.operations.publish.commit import Committed
     from ckptctl.operations.publish.promote import Promoted
-    from ckptctl.operations.publish.prune import Fate, Plan
     from ckptctl.operations.publish.quarantine import Marked
     from ckptctl.operations.reshard.reshard import DecisionNeeded, Resharding
+    from ckptctl.operations.retention.policy import Fate, Plan, Trashed
+    from ckptctl.operations.retention.trash import Undeleted
     from ckptctl.operations.schemas import Schema
     from ckptctl.operations.verify.several import Failure, Verifications
     from ckptctl.operations.verify.verify import Verification
@@ -53,8 +54,10 @@ _MODULES = {
     "Progress": "operations.progress",
     "Committed": "operations.publish.commit",
     "Promoted": "operations.publish.promote",
-    "Fate": "operations.publish.prune",
-    "Plan": "operations.publish.prune",
+    "Fate": "operations.retention.policy",
+    "Plan": "operations.retention.policy",
+    "Trashed": "operations.retention.policy",
+    "Undeleted": "operations.retention.trash",
     "Marked": "operations.publish.quarantine",
     "DecisionNeeded": "operations.reshard.reshard",
     "Resharding": "operations.reshard.reshard",
@@ -92,6 +95,8 @@ __all__ = [
     "Shown",
     "Skipped",
     "TensorRow",
+    "Trashed",
+    "Undeleted",
     "Unresolved",
     "Verification",
     "Verifications",

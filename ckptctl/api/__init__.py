@@ -23,7 +23,7 @@ from ckptctl.api.looking import (
     show,
     verify,
 )
-from ckptctl.api.publishing import commit, promote, prune, quarantine, release
+from ckptctl.api.publishing import commit, promote, prune, quarantine, release, undelete
 from ckptctl.api.transforming import convert, reshard
 
 __all__ = [
@@ -41,5 +41,6 @@ __all__ = [
     "resolve",
     "schema",
     "show",
+    "undelete",
     "verify",
 ]

@@ -1,4 +1,4 @@
-"""The verbs that publish, mark and delete: commit, promote, quarantine, release, prune."""
+"""The verbs that publish, mark and delete: commit, promote, quarantine, release, prune, undelete."""
 
 from __future__ import annotations
 
@@ -130,18 +130,58 @@ def prune(
     keep_last: int | None = None,
     keep_every: int | None = None,
     older_than: float | str | None = None,
+    min_age: float | str = "1d",
+    verify: str = "",
+    include_quarantined: bool = False,
+    ignore_pointer: Iterable[str] = (),
+    empty_trash: bool = False,
+    trash_days: float | None = None,
     dry_run: bool = False,
     framework: str = "",
     confirm: Callable[[results.Plan], bool] | None = None,
 ) -> results.Plan:
-    """Delete old checkpoints of a root by numeric step, records first and data after.
+    """Move old checkpoints of a root into its trash, or delete them where a store cannot rename.
 
-    ``older_than`` is seconds or an age such as ``7d``. With ``dry_run`` nothing is deleted, nor
-    where ``confirm`` does not agree to the plan: then it raises ``Refused``.
+    Ages are seconds, or text such as ``7d``. ``verify`` is how far those that count as kept are
+    looked at: ``quick``, ``full``, or by default the newest in full and others quickly.
+    ``empty_trash`` deletes for good what was moved before, ``trash_days`` what was moved so many
+    days ago. Raises ``Refused`` where no checkpoint is proven to be good, where a pointer cannot be
+    resolved that ``ignore_pointer`` does not name, and where ``confirm`` does not agree.
     """
-    from ckptctl.operations.publish import prune as pruning
-    from ckptctl.operations.target import open_for_pruning
+    from ckptctl.errors import UsageError
+    from ckptctl.operations.retention import prune as pruning
+    from ckptctl.operations.retention.policy import DAY, Policy, seconds
+    from ckptctl.operations.target import open_for_pruning, open_for_trash
 
-    policy = pruning.Policy.of(keep_last, keep_every, older_than)
-    store, places = open_for_pruning(path, framework)
-    return pruning.prune(store, policy, places=places, dry_run=dry_run, confirm=confirm)
+    if empty_trash and trash_days is not None:
+        raise UsageError("choose one of `empty_trash` and `trash_days`")
+    trash_age = 0.0 if empty_trash else None if trash_days is None else trash_days * DAY
+    policy = Policy(
+        keep_last=keep_last,
+        keep_every=keep_every,
+        older_than=None if older_than is None else seconds("older_than", older_than),
+        min_age=seconds("min_age", min_age),
+        verify=verify,
+        include_quarantined=include_quarantined,
+        ignored=tuple(ignore_pointer),
+        trash_older_than=trash_age,
+    )
+    if policy.keeps:
+        store, places = open_for_pruning(path, framework)
+        return pruning.prune(store, policy, places=places, dry_run=dry_run, confirm=confirm)
+    if trash_age is None:
+        raise UsageError("say what to keep: `keep_last`, `keep_every` or `older_than`")
+    return pruning.prune(open_for_trash(path), policy, dry_run=dry_run, confirm=confirm)
+
+
+def undelete(path: Path = None, name: str = "", *, dry_run: bool = False) -> results.Undeleted:
+    """Bring back a checkpoint that ``prune`` moved into a root's trash, by its path or last name.
+
+    Of several of that name it is the one that was moved last. Raises ``NotFound`` where the trash
+    does not have it, ``UsageError`` where none is named and there are several, ``Conflict`` where
+    its place is taken by now, ``Refused`` where a part of it is gone.
+    """
+    from ckptctl.operations.retention import trash
+    from ckptctl.operations.target import open_for_trash
+
+    return trash.undelete(open_for_trash(path), name, dry_run=dry_run)

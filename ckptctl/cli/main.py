@@ -39,6 +39,7 @@ _COMMANDS = {
     "release": "publishing",
     "history": "looking",
     "prune": "publishing",
+    "undelete": "publishing",
     "schema": "looking",
 }
 """Each is a module of its name in that room; only the one that is called is imported, as most of the time that a

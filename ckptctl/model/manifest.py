@@ -21,6 +21,7 @@ MANIFEST = "ckptctl.manifest.json"
 RECEIPTS = "ckptctl.receipts"
 QUARANTINE = "ckptctl.quarantine"
 POINTERS = "ckptctl.pointers"
+TRASH = "ckptctl.trash"
 LATEST = "latest_committed"
 MAX_RECORD = 1 << 30
 """Bytes above which a file is not taken for a record: a manifest of 5 million files fits."""
@@ -180,6 +181,40 @@ class QuarantineRecord(Record):
         return quarantine_path(self.revision)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrashRecord(Record):
+    """A checkpoint was moved aside; ``contents`` has the size of each file by path.
+
+    ``path`` is where it was below the root, and paths of files are relative to the directory that
+    it was in.
+    """
+
+    SCHEMA: ClassVar[str] = "ckptctl/trashed/1"
+    number: int
+    path: str
+    step: int | None
+    state: str
+    contents: Mapping[str, Any]
+    reason: str
+    time: str = ""
+    actor: str = ""
+
+    @property
+    def folder(self) -> str:
+        """The directory in the trash that holds the record and what was moved."""
+        return f"{TRASH}/{self.number:08d}"
+
+    @property
+    def record(self) -> str:
+        """Where the record lies in its root."""
+        return trash_path(self.number)
+
+
+def trash_path(number: int) -> str:
+    """Where the record of something moved aside lies in its root."""
+    return f"{TRASH}/{number:08d}/ckptctl.trashed.json"
+
+
 def pointer_path(name: str, revision: int) -> str:
     """Where a pointer's revision lies in its root."""
     return f"{POINTERS}/{name}/{revision:08d}.json"
@@ -278,6 +313,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "step": (int, type(None)),
     "revision": (int,),
     "quarantined": (bool,),
+    "number": (int,),
+    "contents": (dict,),
     "rollback": (bool,),
     "passed_over": (tuple,),
     "files": (tuple,),

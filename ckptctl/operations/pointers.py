@@ -6,7 +6,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from ckptctl.operations.place import Place
 from ckptctl.storage import Entry, Store
 
 _LIMIT = 4096
+_MOST_LINKS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,15 @@ class Pointer:
 def pointers(store: Store, places: Iterable[Place]) -> list[Pointer]:
     """Read the pointers that lie in a root and beside each checkpoint below it."""
     found: list[Pointer] = []
-    known = list(places)
-    folders = {"": None, **dict.fromkeys(place.path.rpartition("/")[0] for place in known)}
+    known = Known(store, places)
+    above = (place.path.rpartition("/")[0] for place in known.places)
+    folders = {"": None, **dict.fromkeys(above)}
     for folder in folders:
         try:
             entries = store.entries(folder)
         except StorageError:
             continue
-        beside = _Beside(store, folder, [p for p in known if p.path.rpartition("/")[0] == folder])
+        beside = Beside(store, folder, known)
         found.extend(one for entry in entries if (one := beside.read(entry)) is not None)
     return found
 
@@ -76,59 +78,137 @@ def _recorded(store: Store, path: str, key: str) -> str:
         return ""
 
 
-class _Beside:
-    """One directory with checkpoints in it, and what its pointers may name."""
+class Known:
+    """The checkpoints of a root, by path, by their files and by where all of that really lies."""
 
-    def __init__(self, store: Store, folder: str, places: list[Place]) -> None:
-        self._store, self._folder = store, folder
-        self._paths = {place.path for place in places}
-        self._members = {
-            posixpath.join(folder, member): place.path
-            for place in places
+    def __init__(self, store: Store, places: Iterable[Place]) -> None:
+        self._store = store
+        self.places = list(places)
+        self.paths = {place.path: place.path for place in self.places}
+        self.members = {
+            posixpath.join(place.base, member): place.path
+            for place in self.places
             for member in place.members or ()
         }
+
+    @cached_property
+    def real(self) -> dict[str, str]:
+        """Checkpoints by where they and their files really lie; asked only where there are links."""
+        found = {self.resolved(path): whole for path, whole in self.members.items()}
+        return found | {self.resolved(path): path for path in self.paths}
+
+    def resolved(self, path: str) -> str:
+        """Return where a path below the root really leads."""
+        url = self._store.url
+        return path if "://" in url else os.path.realpath(posixpath.join(url, path))
+
+    def led_to(self, path: str) -> str | None:
+        """Return the checkpoint that a path leads to, or into, by whatever links."""
+        return self._inside(self.resolved(path), self.real)
+
+    def led_through(self, path: str) -> list[str]:
+        """Return the checkpoints through which a link leads, and the last that it leads to."""
+        if "://" in self._store.url:
+            return []
+        found: list[str] = []
+        place = posixpath.join(self._store.url, path)
+        for _ in range(_MOST_LINKS):
+            above, name = posixpath.split(os.path.abspath(place))  # noqa: PTH100 - of a link itself
+            place = posixpath.join(os.path.realpath(above), name)
+            inside = self._inside(place, self.real)
+            if inside is not None and inside != path and inside not in found:
+                found.append(inside)
+            if not os.path.islink(place):  # noqa: PTH114
+                break
+            place = posixpath.join(os.path.realpath(above), os.readlink(place))  # noqa: PTH115
+        return found
+
+    def named(self, folder: str, line: str) -> str | None:
+        """Return the checkpoint that a path names, by its last parts where nothing else fits."""
+        path = posixpath.normpath(posixpath.join(folder, line))
+        found = self._inside(path, {**self.members, **self.paths})
+        if found is None and "://" not in self._store.url:
+            found = self.led_to(path)
+        return found or self.by_last_parts(folder, line)
+
+    def by_last_parts(self, folder: str, line: str) -> str | None:
+        """Return the checkpoint here whose path is how another one ends: seen from another mount."""
+        parts = [part for part in line.split("/") if part]
+        ends = ["/".join(parts[n:]) for n in range(len(parts))]
+        paths = (posixpath.join(folder, end) for end in [*ends, *reversed(parts)])
+        return next((path for path in paths if path in self.paths), None)
+
+    @staticmethod
+    def _inside(path: str, known: Mapping[str, str]) -> str | None:
+        """Return the known checkpoint that a path is, or lies in."""
+        while path and path not in (".", "/"):
+            if path in known:
+                return known[path]
+            path = posixpath.dirname(path)
+        return None
+
+
+class Beside:
+    """One directory, and what the pointers in it may name."""
+
+    def __init__(self, store: Store, folder: str, known: Known) -> None:
+        self._store, self._folder, self._known = store, folder, known
         self._steps = {
             place.name.step: place.path
-            for place in places
-            if place.name.step is not None and not place.name.staging
+            for place in known.places
+            if place.path.rpartition("/")[0] == folder
+            and place.name.step is not None
+            and not place.name.staging
         }
 
     def read(self, entry: Entry) -> Pointer | None:
         """Read an entry as a pointer; None where it is none."""
         name = entry.path
-        if name in self._paths:
+        if name in self._known.paths:
             return None
         if entry.target is not None:
-            target = self._real.get(self._resolved(entry.path))
-            if target is not None:
+            target = self._leads_to(entry)
+            if target is not None or entry.kind == "other":  # which dangles
                 return Pointer(name, entry.target, target)
-            return Pointer(name, entry.target) if entry.kind == "other" else None  # it dangles
-        if entry.kind != "file" or not any(
-            re.fullmatch(rule.pattern, entry.name)
-            for layout in registry.LAYOUTS
-            for rule in layout.pointers
-            if not rule.key
-        ):
             return None
-        data = read_small(self._store, entry.path, _LIMIT)
-        text = (data or b"").decode("utf-8", "replace").strip()
-        return Pointer(name, text, self._named(text))
+        if entry.kind != "file" or not is_pointer(entry.name):
+            return None
+        text = in_text(read_small(self._store, entry.path, _LIMIT) or b"")
+        return Pointer(name, text, self.named(text))
 
-    def _named(self, text: str) -> str | None:
-        path = posixpath.join(self._folder, text)
-        if path in self._paths:
-            return path
-        if text.isdigit() and len(text) < 19:
-            return self._steps.get(int(text))
-        return None
+    def named(self, text: str) -> str | None:
+        """Return the checkpoint that a text names, by its step or its path."""
+        line = in_one_line(text)
+        if line.isdigit() and len(line) < 19 and int(line) in self._steps:
+            return self._steps[int(line)]
+        return self._known.named(self._folder, line) if line else None
 
-    @cached_property
-    def _real(self) -> dict[str, str]:
-        """Checkpoints by where they and their files really lie; asked only where there are links."""
-        found = {self._resolved(path): whole for path, whole in self._members.items()}
-        return found | {self._resolved(path): path for path in self._paths}
+    def _leads_to(self, entry: Entry) -> str | None:
+        """Return the checkpoint that a link leads to, or into, by whatever way."""
+        found = self._known.led_to(entry.path)
+        if found is None and entry.kind in ("other", "directory"):
+            found = self._known.by_last_parts(self._folder, in_one_line(entry.target or ""))
+        return found
 
-    def _resolved(self, path: str) -> str:
-        """Return where a path really leads."""
-        url = self._store.url
-        return path if "://" in url else os.path.realpath(posixpath.join(url, path))
+
+def is_pointer(name: str) -> bool:
+    """Tell whether a framework gives this name to what names its newest checkpoint."""
+    return any(
+        re.fullmatch(rf"(?:{rule.pattern})(?:\.txt)?", name, re.IGNORECASE)
+        for layout in registry.LAYOUTS
+        for rule in layout.pointers
+        if not rule.key
+    )
+
+
+def in_text(data: bytes) -> str:
+    """Decode a small text file, whatever its byte order mark says."""
+    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    return data.decode(encoding, "replace").strip()
+
+
+def in_one_line(text: str) -> str:
+    """Return the first line of a pointer's text without quotes, backslashes or a slash at its end."""
+    line = next((line for line in text.lstrip("\ufeff").splitlines() if line.strip()), "")
+    line = line.strip().strip("\"'").strip().replace("\\", "/")
+    return line.rstrip("/") or line

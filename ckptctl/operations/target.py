@@ -121,6 +121,19 @@ def open_for_pruning(named: Named, framework: str = "") -> tuple[WritableStore, 
     return target.store, target.places
 
 
+def open_for_trash(named: Named) -> WritableStore:
+    """Open a root for what was moved aside in it; it may hold no checkpoint any more.
+
+    Raises ``NothingThere`` where it is not there.
+    """
+    store = open_writable(text_of(named))
+    try:
+        store.entries()
+    except NotFound:
+        raise NothingThere(f"{store.url}: no such directory") from None
+    return store
+
+
 def text_of(named: Named) -> str:
     """Return a target as text; raises ``UsageError`` for the path that an unset variable leaves."""
     text = os.environ.get(ROOT, ".") if named is None else os.fspath(named)

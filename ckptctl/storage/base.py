@@ -14,7 +14,9 @@ class Entry:
 
     ``kind`` is ``file``, ``directory`` or ``other`` (sockets, devices, dangling links). A link is
     described as what it points to; ``target`` keeps the link's own text. ``modified`` is in
-    seconds since the epoch, None where the store does not tell.
+    seconds since the epoch, None where the store does not tell; ``changed`` is when the file system
+    last changed anything about it, which no program can set back. ``identity`` is equal for two
+    names of one file, None where it has only this one.
     """
 
     path: str
@@ -22,6 +24,8 @@ class Entry:
     size: int = 0
     modified: float | None = None
     target: str | None = None
+    changed: float | None = None
+    identity: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:
@@ -96,6 +100,10 @@ class Upload(Protocol):
 class WritableStore(Store, Protocol):
     """A store that can publish: everything it writes appears whole or not at all."""
 
+    @property
+    def renames(self) -> bool:
+        """True if a name can be changed in one step."""
+
     def upload(self, path: str) -> Upload:
         """Begin a large object that must not exist yet; ``Conflict`` where it does."""
 
@@ -125,7 +133,7 @@ class WritableStore(Store, Protocol):
         """Make objects that others wrote survive a crash, with the directories they are in."""
 
     def rename_directory(self, old: str, new: str) -> None:
-        """Rename a directory in one step; raises ``Refused`` where the store cannot."""
+        """Rename a directory or a file in one step, durably; raises ``Refused`` where it cannot."""
 
 
 def walk(store: Store, path: str = "", *, depth: int = 8) -> Iterator[Entry]:

@@ -63,6 +63,11 @@ class ConditionalStore(ObjectStore):
         super().__init__(url)
         self._proven = False
 
+    @property
+    def renames(self) -> bool:
+        """Renaming a prefix is a copy and a delete of every object."""
+        return False
+
     def prove(self) -> None:
         """Create one small object twice; raises ``Refused`` if the second time succeeds too."""
         if self._proven:

@@ -143,6 +143,11 @@ class PosixStore:
         """The root as the user typed it."""
         return self._text
 
+    @property
+    def renames(self) -> bool:
+        """A file system renames in one step."""
+        return True
+
     def entries(self, path: str = "") -> list[Entry]:
         """Return the direct children of a directory, in name order."""
         place = self._root / path if path else self._root
@@ -272,7 +277,7 @@ class PosixStore:
             self._system.sync_directory(self._root.parent)
 
     def rename_directory(self, old: str, new: str) -> None:
-        """Rename a directory in one step; raises ``Conflict`` if the new name is taken."""
+        """Rename a directory or a file in one step; ``Conflict`` if the new name is taken."""
         source, target = self._root / old, self._root / new
         if os.path.lexists(target):
             raise Conflict(f"{target} exists already; nothing was changed")
@@ -280,6 +285,8 @@ class PosixStore:
             self._system.rename(source, target)
         try:
             self._system.sync_directory(target.parent)
+            if source.parent != target.parent:
+                self._system.sync_directory(source.parent)
         except OSError as error:
             raise OutcomeUnknown(
                 f"{source} was renamed, but making that durable failed: {error.strerror or error}"
@@ -338,7 +345,13 @@ class PosixStore:
 def _entry(path: str, status: os.stat_result, target: str | None) -> Entry:
     mode = status.st_mode
     kind = "directory" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"
-    return Entry(path, kind, status.st_size, status.st_mtime, target)
+    linked = kind == "file" and status.st_nlink > 1
+    identity = (status.st_dev, status.st_ino) if linked else None
+    return Entry(path, kind, status.st_size, status.st_mtime, target, _changed_at(status), identity)
+
+
+def _changed_at(status: os.stat_result) -> float:
+    return status.st_ctime
 
 
 @contextmanager

@@ -176,7 +176,7 @@ class LayoutContract:
         found = self.run("resolve", root, "--full")
         assert (found.code, found.stdout.strip()) == (0, str(root / "step-8"))
         flip(file, position)
-        pruned = self.run("prune", root, "--keep-last", "1", "--yes")
+        pruned = self.run("prune", root, "--keep-last", "1", "--min-age", "0m", "--yes")
         assert pruned.code == 0, pruned.stderr
         assert {p.name for p in root.iterdir() if p.name.startswith("step-")} == {"step-12"}
         assert self.run("verify", root / "step-12").code == 0

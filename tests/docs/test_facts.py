@@ -20,6 +20,7 @@ from ckptctl.model.manifest import (
     QuarantineRecord,
     Receipt,
     Record,
+    TrashRecord,
 )
 from ckptctl.model.result.verdict import Verdict
 from ckptctl.sharding.record import ReshardRecord
@@ -28,7 +29,15 @@ from docs import examples as docs
 from docs.examples import PAGES
 
 DOCS = ROOT / "docs"
-RECORDS = (FileRecord, Receipt, Manifest, PointerRevision, QuarantineRecord, ReshardRecord)
+RECORDS = (
+    FileRecord,
+    Receipt,
+    Manifest,
+    PointerRevision,
+    QuarantineRecord,
+    TrashRecord,
+    ReshardRecord,
+)
 TEMPLATES = sorted((ROOT / ".github").rglob("*.yml"))
 MOST_STEPS = 10
 

@@ -30,6 +30,7 @@ from ckptctl.model.manifest import (
     QuarantineRecord,
     Receipt,
     Record,
+    TrashRecord,
     canonical,
     decode,
     pointer_path,
@@ -42,8 +43,9 @@ from ckptctl.operations.find import find
 from ckptctl.operations.place import Place
 from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
 from ckptctl.operations.publish.promote import promote
-from ckptctl.operations.publish.prune import Policy, plan
 from ckptctl.operations.publish.quarantine import set_mark
+from ckptctl.operations.retention.plan import plan
+from ckptctl.operations.retention.policy import Policy
 from ckptctl.operations.verify.verify import Options, Verdict, verify
 from ckptctl.storage.posix import PosixStore
 from support.cli import assert_golden
@@ -96,6 +98,16 @@ EXAMPLES: dict[str, Record] = {
         revision=1,
         quarantined=True,
         reason="NaN in layer 3: \u201cgone\u201d, \u65e5",
+        time="2026-01-02T03:04:05+00:00",
+        actor="someone@somewhere",
+    ),
+    "trashed": TrashRecord(
+        number=7,
+        path="runs/step-5000",
+        step=5000,
+        state="committed",
+        contents={"step-5000/.metadata": 99, "step-5000/é\n": 0},
+        reason="not one of the last 3",
         time="2026-01-02T03:04:05+00:00",
         actor="someone@somewhere",
     ),
@@ -184,6 +196,17 @@ RECORDS: dict[str, st.SearchStrategy[Record]] = {
         manifest=DIGEST,
         rollback=st.booleans(),
         passed_over=st.lists(DIGEST, max_size=3).map(tuple),
+        time=TEXT,
+        actor=TEXT,
+        reason=TEXT,
+    ),
+    "trashed": st.builds(
+        TrashRecord,
+        number=NUMBER,
+        path=TEXT,
+        step=MAYBE_NUMBER,
+        state=TEXT,
+        contents=st.dictionaries(TEXT, NUMBER, max_size=3),
         time=TEXT,
         actor=TEXT,
         reason=TEXT,
@@ -671,7 +694,7 @@ def test_prune_keeps_what_it_cannot_judge(root: Path, copy: Any) -> None:
     damage(root / "step-1" / MANIFEST, "future")
     copy("no_crc/step-1", "step-3")
     publish(root, "step-3")
-    chosen = plan(PosixStore(root), Policy(keep_last=1))
+    chosen = plan(PosixStore(root), Policy(keep_last=1, min_age=0))
     assert [fate.name for fate in chosen.doomed] == ["step-2"]
 
 

@@ -15,7 +15,9 @@ import pytest
 
 from ckptctl import protocol
 from ckptctl.model.manifest import LATEST, MANIFEST, PointerRevision
-from ckptctl.operations.publish.prune import Policy, carry_out, plan
+from ckptctl.operations.retention.execute import carry_out
+from ckptctl.operations.retention.plan import plan
+from ckptctl.operations.retention.policy import Policy
 from ckptctl.storage.posix import PosixStore
 from conftest import FIXTURES
 from support import damage as damage
@@ -24,6 +26,13 @@ from support.publish import Died, Stopping, Watched, ckptctl, done, newest, plan
 
 SHARD = "__1_0.distcp"
 STEPS = (100, 200, 300, 400, 1000)
+
+
+@pytest.fixture(autouse=True)
+def only_set_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let change times be those that a test has set: nobody can set the real ones back."""
+    monkeypatch.setattr("ckptctl.storage.posix._changed_at", lambda status: status.st_mtime)
+    monkeypatch.setattr("ckptctl.operations.retention.plan.moment", lambda _: None)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +69,10 @@ def contents(root: Path) -> list[str]:
 
 
 def remaining(root: Path) -> set[str]:
-    return {path.name for path in root.iterdir() if path.is_dir()} - {"ckptctl.pointers"}
+    return {path.name for path in root.iterdir() if path.is_dir()} - {
+        "ckptctl.pointers",
+        "ckptctl.trash",
+    }
 
 
 def names(*steps: int) -> set[str]:
@@ -330,7 +342,8 @@ def test_on_a_terminal_it_asks_and_takes_silence_for_no(root: Path) -> None:
     program = (
         "import os, sys; os.close(0); os.open(os.devnull, os.O_RDONLY); "
         "sys.stdin.isatty = lambda: True; from ckptctl.cli.main import main; "
-        f"sys.argv = ['ckptctl', 'prune', {str(root)!r}, '--keep-last', '1']; main()"
+        f"sys.argv = ['ckptctl', 'prune', {str(root)!r}, '--keep-last', '1', "
+        "'--min-age', '0m']; main()"
     )
     before = contents(root)
     ended = run_on_terminal(program=program)
@@ -344,7 +357,10 @@ def test_subdirectories_go_too(root: Path) -> None:
     inner.mkdir(parents=True)
     (inner / "file").write_text("x")
     done("quarantine", root / "step-100", "--reason", "bad")
+    make_old(root, days=10)
     done("prune", root, "--keep-last", "4", "--yes")
+    assert (root / "step-100").exists()
+    done("prune", root, "--keep-last", "4", "--include-quarantined", "--yes")
     assert not (root / "step-100").exists()
 
 
@@ -360,12 +376,36 @@ def test_deep_and_empty_directories_go_too(root: Path) -> None:
 def test_what_the_pointer_has_come_to_name_is_left_alone(root: Path) -> None:
     store = PosixStore(root)
     chosen = plan(store, Policy(keep_last=2))
-    shutil.rmtree(root / "step-1000")
-    shutil.rmtree(root / "step-400")
     done("promote", root / "step-200")
     gone = {fate.name: fate.delete for fate in carry_out(store, chosen)}
     assert gone == {"step-100": True, "step-200": False, "step-300": True}
-    assert remaining(root) == names(200)
+    assert remaining(root) == names(200, 400, 1000)
+
+
+def test_nothing_goes_once_what_was_to_be_kept_is_gone(root: Path) -> None:
+    store = PosixStore(root)
+    chosen = plan(store, Policy(keep_last=2))
+    shutil.rmtree(root / "step-1000")
+    found = list(carry_out(store, chosen))
+    assert not any(fate.delete for fate in found)
+    assert {fate.reason for fate in found} == {"step-1000 is not there any more"}
+    assert remaining(root) == names(100, 200, 300, 400)
+
+
+class Direct(Watched):
+    """A store that cannot rename, as object stores cannot."""
+
+    @property
+    def renames(self) -> bool:
+        return False
+
+
+class DirectStopping(Stopping):
+    """One that dies at its n-th delete."""
+
+    @property
+    def renames(self) -> bool:
+        return False
 
 
 def positions(deleted: list[str], name: str) -> tuple[int, int, list[int]]:
@@ -376,7 +416,7 @@ def positions(deleted: list[str], name: str) -> tuple[int, int, list[int]]:
 
 
 def test_records_go_first(root: Path) -> None:
-    store = Watched(str(root))
+    store = Direct(str(root))
     gone = [fate.name for fate in carry_out(store, plan(store, Policy(keep_last=2)))]
     assert gone == ["step-100", "step-200", "step-300"]
     for name in gone:
@@ -389,8 +429,9 @@ def test_records_go_first(root: Path) -> None:
 def test_a_mark_outlives_the_data_it_warns_of(root: Path) -> None:
     """A quarantined checkpoint that is half deleted must not look like one to take."""
     done("quarantine", root / "step-100", "--reason", "bad")
-    store = Watched(str(root))
-    list(carry_out(store, plan(store, Policy(keep_last=4))))
+    make_old(root, days=10)
+    store = Direct(str(root))
+    list(carry_out(store, plan(store, Policy(keep_last=4, include_quarantined=True))))
     manifest, metadata, data = positions(store.deleted, "step-100")
     marks = [n for n, path in enumerate(store.deleted) if "ckptctl.quarantine" in path]
     assert min(marks) > max(manifest, metadata, *data)
@@ -401,7 +442,7 @@ def deaths(old: Path, tmp_path: Path) -> Iterator[tuple[int, Path]]:
     for after in range(100):
         root = tmp_path / f"dies-{after}"
         shutil.copytree(old, root)
-        store = Stopping(str(root), after=after)
+        store = DirectStopping(str(root), after=after)
         chosen = plan(store, Policy(keep_last=3))
         try:
             list(carry_out(store, chosen))
@@ -437,40 +478,40 @@ class Mover:
     root: Path
     done: bool = False
 
-    def __call__(self, inner: Callable[..., Any], path: str, **kwargs: Any) -> Any:
-        if not self.done and path.startswith("step-100/"):
+    def __call__(self, inner: Callable[..., Any], path: str, *more: Any) -> Any:
+        if not self.done and path == "step-100":
             self.done = True
             digest = "sha256:" + "0" * 64
             revision = PointerRevision(
                 name=LATEST, revision=1, target="step-200", step=200, manifest=digest
             )
             protocol.point(PosixStore(self.root), revision)
-        return inner(path, **kwargs)
+        return inner(path, *more)
 
 
 def test_a_promotion_during_the_deletion_is_respected(root: Path) -> None:
     mover = Mover(root)
 
     class Moving(PosixStore):
-        def delete(self, path: str, *, durable: bool = False) -> None:
-            mover(super().delete, path, durable=durable)
+        def rename_directory(self, old: str, new: str) -> None:
+            mover(super().rename_directory, old, new)
 
     store = Moving(root)
     gone = {fate.name: fate.delete for fate in carry_out(store, plan(store, Policy(keep_last=2)))}
     assert gone == {"step-100": True, "step-200": False, "step-300": True}
 
 
-def test_a_file_that_cannot_be_deleted_is_an_error(
+def test_one_that_cannot_be_moved_is_an_error_and_leaves_no_record(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: object, path: Path) -> None:
-        if path.name == SHARD:
-            raise OSError(5, "Input/output error")
-        path.unlink()
+    def fail(self: object, source: Path, target: Path) -> None:
+        raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("ckptctl.storage.system.RealSystem.unlink", fail)
+    before = contents(root)
+    monkeypatch.setattr("ckptctl.storage.system.RealSystem.rename", fail)
     ended = ckptctl("prune", root, "--keep-last", "4", "--yes")
     assert ended.code == 4
+    assert set(contents(root)) - set(before) <= {"ckptctl.trash"}
     assert newest(root)[0] == 1000
 
 

@@ -28,8 +28,11 @@ from ckptctl.operations.find import find
 from ckptctl.operations.place import Place
 from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
 from ckptctl.operations.publish.promote import promote
-from ckptctl.operations.publish.prune import Policy, carry_out, plan
 from ckptctl.operations.publish.quarantine import set_mark
+from ckptctl.operations.retention.execute import carry_out
+from ckptctl.operations.retention.plan import plan
+from ckptctl.operations.retention.policy import Policy
+from ckptctl.operations.retention.trash import undelete
 from ckptctl.storage.posix import PosixStore
 from conftest import FIXTURES
 from slow.crash import (
@@ -180,7 +183,21 @@ def three_saves(job: Job) -> None:
     job.carelessly("step-3", files_of(SMALL_TWO, loader=BIG))
     job.commit("step-3")
     job.promote("step-3")
-    job.prune(Policy(keep_last=1))
+    job.prune(Policy(keep_last=1, min_age=0))
+
+
+class _Direct(PosixStore):
+    """A store that cannot rename, so that prune deletes."""
+
+    @property
+    def renames(self) -> bool:
+        return False
+
+
+def three_saves_without_trash(job: Job) -> None:
+    """The same where what goes is deleted at once."""
+    job.store = _Direct(job.root, system=job.recorder)
+    three_saves(job)
 
 
 def marks_and_rollback(job: Job) -> None:
@@ -213,6 +230,7 @@ def temporary_names(job: Job) -> None:
 
 SCENARIOS: dict[str, Callable[[Job], None]] = {
     "three saves": three_saves,
+    "three saves without trash": three_saves_without_trash,
     "marks and rollback": marks_and_rollback,
     "temporary names": temporary_names,
 }
@@ -249,7 +267,7 @@ def _go_on(tree: Tree, seen: Seen, disk: Disk, target: Path) -> None:
     commit_checkpoint(store, _place(store, "step-9"), options=CommitOptions(workers=1))
     assert promote(store, _place(store, "step-9"), workers=1, wanted=WEIGHTS).moved
     assert _answer(store, full=True) == "step-9"
-    list(carry_out(store, plan(store, Policy(keep_last=1))))
+    list(carry_out(store, plan(store, Policy(keep_last=1, min_age=0))))
     assert _answer(store, full=True) == "step-9"
     shutil.rmtree(target)
 
@@ -262,6 +280,35 @@ def _answer(store: PosixStore, *, full: bool) -> str | None:
 
 
 @pytest.mark.quick
+def test_what_is_moved_is_here_or_in_the_trash_and_whole(tmp_path: Path) -> None:
+    job = Job(tmp_path / "disk")
+    for name in ("step-1", "step-2"):
+        job.careful(name, files_of(SMALL_ONE))
+        job.commit(name)
+    job.promote("step-2")
+    begun = len(job.recorder.moments)
+    job.prune(Policy(keep_last=1, min_age=0))
+    undelete(job.store, "step-1")
+    job.prune(Policy(keep_last=1, min_age=0))
+    census = job.survey(job.recorder.moments[begun - 1 :])
+    report("trash", census)
+    assert not census.violations, census.violations[0]
+    wanted = set(job.truth["step-1"]) | {MANIFEST}
+    places = {_whole_at(tree, wanted) for tree, _ in census.trees}
+    assert len(census.trees) > 10
+    assert places == {("step-1",), ("ckptctl.trash/00000001/step-1",)}
+
+
+def _whole_at(tree: Tree, wanted: set[str]) -> tuple[str, ...]:
+    """Return each directory named step-1 that holds all that is wanted, and any that holds less."""
+    found: dict[str, set[str]] = {}
+    for path in tree.files:
+        folder, sign, name = path.rpartition("step-1/")
+        if sign:
+            found.setdefault(f"{folder}step-1", set()).add(name)
+    return tuple(f if wanted <= names else f"part of {f}" for f, names in sorted(found.items()))
+
+
 def test_a_root_that_the_job_has_made_itself_is_there_after_a_commit(tmp_path: Path) -> None:
     job = Job(tmp_path / "disk", base="run")
     job.recorder.make_directory(job.root)
@@ -433,7 +480,12 @@ def _short(job: Job) -> None:
     job.carelessly("step-2", files_of(SMALL_ONE, loader=BIG))
     job.commit("step-2")
     job.promote("step-2")
-    job.prune(Policy(keep_last=1))
+    job.prune(Policy(keep_last=1, min_age=0))
+
+
+def _short_without_trash(job: Job) -> None:
+    job.store = _Direct(job.root, system=job.recorder)
+    _short(job)
 
 
 MUTANTS = {
@@ -516,7 +568,7 @@ def test_a_prune_that_is_not_durable_step_by_step_is_caught(
 
     monkeypatch.setattr(PosixStore, "delete", lazily)
     shows = "step-1 has a manifest and is not whole"
-    assert caught(tmp_path / "disk", _short, shows, remember_all)
+    assert caught(tmp_path / "disk", _short_without_trash, shows, remember_all)
 
 
 # ---------------------------------------------------------------------------------- the model

@@ -346,7 +346,7 @@ def test_a_read_only_file_system_is_refused(tmp_path: Path) -> None:
             ["commit", root / "step-3"],
             ["promote", root / "step-2", "--require", "weights"],
             ["quarantine", root / "step-2", "--reason", "x"],
-            ["prune", root, "--keep-last", "1", "--yes"],
+            ["prune", root, "--keep-last", "1", "--min-age", "0m", "--yes"],
         ):
             ended = run(*words)
             assert (ended.code, "Read-only file system" in ended.stderr) == (5, True), ended
@@ -400,6 +400,27 @@ class TestS3(WritingContract):
             monkeypatch.setattr(system, "pipe_file", lambda *a, **k: upload(real, *a, **k))
 
         return change
+
+    def test_prune_deletes_at_once_where_nothing_can_be_moved(
+        self, store: WritableStore, url: str
+    ) -> None:
+        for step in (1, 2):
+            for path in (FIXTURES / "no_crc" / "step-1").iterdir():
+                store.create(f"step-{step}/{path.name}", path.read_bytes())
+            assert run("commit", f"{url}/step-{step}").code == 0
+        store.create("latest", b"/elsewhere/one/step-1")
+        words = ("prune", url, "--keep-last", "1", "--min-age", "0m", "--yes")
+        assert "latest names it" in run(*words).stdout
+        store.delete("latest")
+        assert run("prune", url, "--keep-last", "1", "--yes").code == 0
+        assert "step-1/.metadata" in everything(store)
+        ended = run(*words)
+        assert (ended.code, "deleted 1 checkpoint" in ended.stdout) == (0, True), ended
+        assert "ckptctl.trash" not in ended.stdout
+        left = everything(store)
+        assert {path.partition("/")[0] for path in left} == {"step-2"}
+        assert run("undelete", url, "step-1").code == 4
+        assert run("verify", f"{url}/step-2", "--require", "manifest").code == 0
 
     @pytest.mark.parametrize("error", [TimeoutError, ConnectionResetError, OSError])
     def test_an_upload_whose_answer_was_lost_is_a_success(

@@ -31,7 +31,9 @@ from ckptctl.operations.find import find, locate
 from ckptctl.operations.place import Place
 from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
 from ckptctl.operations.publish.promote import promote
-from ckptctl.operations.publish.prune import Policy, carry_out, plan
+from ckptctl.operations.retention.execute import carry_out
+from ckptctl.operations.retention.plan import plan
+from ckptctl.operations.retention.policy import Policy
 from ckptctl.storage import Entry, Reader, WritableStore, open_store
 from ckptctl.storage.posix import PosixStore
 from ckptctl.storage.system import RealSystem
@@ -347,7 +349,7 @@ def _train(root: Path, step: int, acknowledged: Path, sources: list[Source], tel
             stream.write(f"{step}\n".encode())
             os.fsync(stream.fileno())
             if step % 3 == 0:
-                list(carry_out(store, plan(store, Policy(keep_last=2))))
+                list(carry_out(store, plan(store, Policy(keep_last=2, min_age=0))))
 
 
 def _nursery() -> None:

@@ -35,6 +35,7 @@ RESULTS = {
     "release": "Marked",
     "history": "History",
     "prune": "Plan",
+    "undelete": "Undeleted",
     "schema": "Schema",
 }
 """The type of each command's result."""

@@ -1,0 +1,1 @@
+"""Retention: what is kept and what goes, and how it comes back."""
