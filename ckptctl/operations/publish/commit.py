@@ -289,7 +289,7 @@ def _manifest(
             for path, (size, digest) in sorted(work.digests.items())
         ),
         commit_id=uuid.uuid4().hex,
-        format=checkpoint.format,
+        format=work.located.place.format,
         run_id=options.run_id or next(iter(run_ids), None),
         save_id=checkpoint.identity.save_id,
         world_size=_world_size(checkpoint, receipts),

@@ -112,7 +112,7 @@ def verification_of(work: Work) -> Verification:
     return Verification(
         url,
         _step(work),
-        checkpoint.format,
+        work.located.place.format,
         verdict,
         _addressed(work.report, url),
         why,
