@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ckptctl.checks.base import Check, Context, Hit
 from ckptctl.checks.save_names import misnamed, stale
-from ckptctl.checks.wording import MOST_NAMES, listed, others, votes, what, who
+from ckptctl.checks.wording import MOST_NAMES, others, votes, what, who
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.finding import Location, Severity, Stage
 from ckptctl.model.manifest import RECEIPTS
@@ -14,6 +14,7 @@ from ckptctl.provenance.assessment import Assessment, Placed, written
 from ckptctl.provenance.consensus import Dissent, Level
 from ckptctl.provenance.evidence import Source
 from ckptctl.provenance.similarity import Home, Proof
+from ckptctl.words import listed
 
 
 def _mixed(context: Context, _: None) -> Iterator[Hit]:

@@ -12,6 +12,7 @@ from ckptctl.checks.base import Check, Context, Hit
 from ckptctl.model.components import component_of, elements
 from ckptctl.model.finding import Location, Severity, Stage
 from ckptctl.model.tensor_values import Bad, TensorValues
+from ckptctl.words import listed
 
 HUGE = 1e15
 """Larger than anything that a tensor of a run counts or weighs.
@@ -92,14 +93,8 @@ def _bad(
         message += f"; in {len(boxes):,} of its {pieces:,} pieces"
     if context.checkpoint.replicated:
         ranks = sorted({rank for bad in boxes.values() for rank in bad.ranks})
-        message += f"; in the copies of rank{'s' * (len(ranks) > 1)} {_listed(ranks)}"
+        message += f"; in the copies of rank{'s' * (len(ranks) > 1)} {listed(ranks, _MOST_NAMES)}"
     return Hit(f"{message}: {why}" if why else message, context.where(first.item))
-
-
-def _listed(things: list[int] | list[str]) -> str:
-    shown = ", ".join(map(str, things[:_MOST_NAMES]))
-    more = len(things) - _MOST_NAMES
-    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _huge(context: Context, _: None) -> Iterator[Hit]:
@@ -140,7 +135,9 @@ def _notes(context: Context, applies: Callable[[TensorValues], bool], what: str)
     ]
     if len(found) > _MOST_NAMES:
         names = sorted(values.entry.fqn for values in found)
-        yield Hit(f"all values of {len(found):,} float tensors are {what}: {_listed(names)}")
+        yield Hit(
+            f"all values of {len(found):,} float tensors are {what}: {listed(names, _MOST_NAMES)}"
+        )
         return
     for values in found:
         largest = f"; the largest is {values.largest:.3g}" if values.largest else ""

@@ -8,6 +8,7 @@ from ckptctl.model.checkpoint import rank_of
 from ckptctl.provenance.assessment import Assessment
 from ckptctl.provenance.consensus import Dissent
 from ckptctl.provenance.counters import Kind, parameter_of
+from ckptctl.words import listed, runs_of
 
 MOST_NAMES = 8
 
@@ -62,18 +63,5 @@ def who(files: Sequence[str]) -> str:
     if None in numbers:
         return listed(sorted(set(files)), MOST_NAMES)
     ranks = sorted(rank for rank in numbers if rank is not None)
-    parts: list[str] = []
-    start = 0
-    for index in range(1, len(ranks) + 1):
-        if index == len(ranks) or ranks[index] != ranks[index - 1] + 1:
-            low, high = ranks[start], ranks[index - 1]
-            numbers_ = map(str, (low, high) if high > low else (low,))
-            parts.append(("-" if high > low + 1 else ", ").join(numbers_))
-            start = index
+    parts = runs_of(ranks, shortest=3)
     return f"rank{'s' if len(ranks) > 1 else ''} {listed(parts, MOST_NAMES)}"
-
-
-def listed(names: Sequence[str], most: int) -> str:
-    """List names, not too many."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from ckptctl.completeness.audit import Gap, Lack
 from ckptctl.completeness.optimizer_state import Moments
 from ckptctl.completeness.world_size import MOST_RANKS, Group, Holdings, World
+from ckptctl.words import listed, ranges
 
 SHOWN = 16
 """Names and ranks that a gap lists; it counts the rest."""
@@ -44,12 +45,12 @@ def optimizer_gaps(found: Moments, values: Mapping[str, object]) -> list[Gap]:
     if found.lacking:
         message = (
             f"{_counted(len(found.lacking), 'parameter')} without all of the moments and steps "
-            f"that the others have: {_listed(found.lacking)}"
+            f"that the others have: {listed(found.lacking)}"
         )
         gaps.append(_gap(Lack.MOMENTS, message, found.lacking))
     if found.irregular:
         message = (
-            f"no state for {_listed(found.irregular)}, though the same parameter of other layers "
+            f"no state for {listed(found.irregular)}, though the same parameter of other layers "
             "has it, and others of its layer: lost, or never used"
         )
         gaps.append(_gap(Lack.GONE, message, found.irregular))
@@ -57,7 +58,7 @@ def optimizer_gaps(found: Moments, values: Mapping[str, object]) -> list[Gap]:
     if plain:
         message = (
             f"no state for {len(plain)} of {found.parameters} parameters, which are frozen, unused "
-            f"or lost: {_listed(plain)}"
+            f"or lost: {listed(plain)}"
         )
         gaps.append(_gap(Lack.STATELESS, message, plain))
     if found.short is not None:
@@ -73,8 +74,8 @@ def model_gaps(found: Moments) -> list[Gap]:
     names = found.orphans
     message = f"the optimizer has state for {_counted(len(names), 'parameter')} that the model "
     if found.certain:
-        return [_gap(Lack.ORPHANS, f"{message}does not have: {_listed(names)}", names)]
-    message += f"does not have under that name: {_listed(names)}"
+        return [_gap(Lack.ORPHANS, f"{message}does not have: {listed(names)}", names)]
+    message += f"does not have under that name: {listed(names)}"
     return [_gap(Lack.UNCERTAIN_ORPHANS, message, names)]
 
 
@@ -137,30 +138,12 @@ def _group_gaps(name: str, noun: str, group: Group, world: World, stated: int | 
 
 
 def _named(word: str, ranks: Sequence[int]) -> str:
-    return f"{word}{'' if len(ranks) == 1 else 's'} {_ranges(ranks)}"
+    return f"{word}{'' if len(ranks) == 1 else 's'} {ranges(ranks, 8)}"
 
 
 def _have(ranks: Sequence[int]) -> str:
     return "has" if len(ranks) == 1 else "have"
 
 
-def _ranges(ranks: Sequence[int]) -> str:
-    words: list[str] = []
-    start = previous = None
-    for rank in [*ranks, None]:
-        if previous is not None and rank != previous + 1:
-            words.append(f"{start}" if start == previous else f"{start}-{previous}")
-            start = None
-        if start is None:
-            start = rank
-        previous = rank
-    return ", ".join(words[:8]) + (" and more" if len(words) > 8 else "")
-
-
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _listed(names: Sequence[str], *, limit: int = 4) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more

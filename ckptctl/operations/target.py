@@ -19,6 +19,7 @@ from ckptctl.operations.find import DEPTH, find, locate, place_of_file
 from ckptctl.operations.place import FILES, UNKNOWN, Place, address, not_read, split
 from ckptctl.operations.pointers import pointers
 from ckptctl.storage import Entry, Store, WritableStore, open_store, open_writable
+from ckptctl.words import listed
 
 Named = str | os.PathLike[str] | None
 """A path or URL; None is ``CKPTCTL_ROOT``, or the current directory where that is not set."""
@@ -288,7 +289,7 @@ def _pointed(store: Store, places: Sequence[Place], name: str) -> tuple[str | No
 
 def _few(places: Sequence[Place]) -> str:
     names = [place.path or "." for place in places]
-    return ", ".join(names[:_MOST_NAMED]) + (" and more" if len(names) > _MOST_NAMED else "")
+    return listed(names, _MOST_NAMED)
 
 
 def _steps(places: Sequence[Place]) -> str:

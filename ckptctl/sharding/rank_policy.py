@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ckptctl.sharding.mesh import DATA_AXES, MODEL_AXES, REPLICA_AXES, Mesh
 from ckptctl.sharding.rank_state import Family, RankKey
+from ckptctl.words import ranks as ranks_in_words
 
 
 class Policy(str, enum.Enum):
@@ -124,7 +125,11 @@ def _decide(
     lacking = [rank for rank in range(wanted) if rank not in present]
     surplus = sorted(rank for rank in present if rank >= wanted)
     gone = "is no more" if len(surplus) == 1 else "are no more"
-    gap = f"{_ranks(lacking)} would find none" if lacking else f"{_ranks(surplus)} {gone}"
+    gap = (
+        f"{ranks_in_words(lacking)} would find none"
+        if lacking
+        else f"{ranks_in_words(surplus)} {gone}"
+    )
     if policy == Policy.FAIL:
         decision.refusals.append(
             f"{what} of {_count(len(present))} is there and {_count(wanted)} will look for it: {gap}; "
@@ -201,13 +206,3 @@ def _names(family: Family) -> str:
 
 def _count(ranks: int) -> str:
     return "1 rank" if ranks == 1 else f"{ranks} ranks"
-
-
-def _ranks(ranks: list[int]) -> str:
-    if not ranks:
-        return "no rank"
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if ranks == list(range(ranks[0], ranks[-1] + 1)):
-        return f"ranks {ranks[0]}-{ranks[-1]}"
-    return "ranks " + ", ".join(map(str, ranks[:8])) + (" and more" if len(ranks) > 8 else "")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ckptctl.cli.output.text import plural, ranks, safe
+from ckptctl.cli.output.text import plural, safe
 from ckptctl.completeness.audit import Audit, Lack, Part, Presence
+from ckptctl.words import ranges as ranks
 
 _NAMED = 3
 """Parameters without state that the line names; it counts more."""

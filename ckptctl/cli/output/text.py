@@ -132,14 +132,3 @@ def age(when: float | None, now: float | None = None) -> str:
 def plural(count: int, word: str) -> str:
     """Write a count with its word: ``1 file``, ``2 files``."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
-
-
-def ranks(found: Sequence[int]) -> str:
-    """Write a set of ranks, runs shortened: ``0-3, 6``."""
-    runs: list[list[int]] = []
-    for rank in sorted(found):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1][1:] = [rank]
-        else:
-            runs.append([rank])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

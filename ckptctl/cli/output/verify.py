@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.audit import audit_line
-from ckptctl.cli.output.text import Screen, plural, ranks, safe, said, size
+from ckptctl.cli.output.text import Screen, plural, safe, said, size
 from ckptctl.model.finding import Coverage, Finding, Severity, Stage
 from ckptctl.model.geometry import Box
 from ckptctl.model.result.verdict import Verdict
 from ckptctl.results import Verification, Verifications
+from ckptctl.words import ranges as ranks
 
 _MOST_FINDINGS = 40
 _WITHOUT = {

@@ -13,6 +13,7 @@ from ckptctl.operations.provenance.collect import Collection
 from ckptctl.operations.provenance.neighbours import named_part, neighbours_of
 from ckptctl.operations.verify.options import Options
 from ckptctl.provenance.evidence import Evidence, Identity, Source
+from ckptctl.words import listed
 
 _MOST_NAMED = 12
 _MOST_RECEIPTS = 1 << 14
@@ -70,7 +71,7 @@ def coverage_of(context: Context) -> list[Coverage]:
     files = identity.files
     silent = identity.of(Source.NONE)
     verb = "is" if len(silent) == 1 else "are"
-    reason = f"nothing says which step {_listed(silent)} {verb} of"
+    reason = f"nothing says which step {listed(silent, _MOST_NAMED)} {verb} of"
     gaps = [Gap(GapKind.SILENT, reason, len(silent))] if silent else []
     rows = [
         Coverage(Stage.IDENTITY, "files", len(files) - len(silent), len(files), gaps=tuple(gaps))
@@ -94,9 +95,3 @@ def coverage_of(context: Context) -> list[Coverage]:
 def identity_of(context: Context) -> Identity:
     """Return the step of a checkpoint and how each file is known to be of it."""
     return context.assessment.identity
-
-
-def _listed(files: tuple[str, ...]) -> str:
-    """List files by name, not too many."""
-    more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
-    return ", ".join(files[:_MOST_NAMED]) + more

@@ -12,9 +12,10 @@ from ckptctl.cli.options import Checkpoint, Format, Framework, Json, chosen
 from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.tensor_layout import draw_layout
-from ckptctl.cli.output.text import Screen, age, columns, number, plural, ranks, safe, size
+from ckptctl.cli.output.text import Screen, age, columns, number, plural, safe, size
 from ckptctl.model.geometry import Shape
 from ckptctl.results import Description, FileRow, ObjectRow, Shown, TensorRow
+from ckptctl.words import ranges as ranks
 
 _VALUE_WIDTH = 60
 _MOST_RANKS = 16
