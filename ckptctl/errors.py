@@ -27,7 +27,7 @@ class UsageError(CkptctlError):
 
 
 class NothingThere(CkptctlError):
-    """No such path, or no checkpoint below it."""
+    """What was named is there and holds no checkpoint."""
 
     exit_code = ExitCode.NOTHING_THERE
 
@@ -40,6 +40,10 @@ class StorageError(CkptctlError):
 
 class NotFound(StorageError):
     """One object is not there."""
+
+
+class RootMissing(NotFound):
+    """What was named is not there at all: not mounted, misspelled, or not begun yet."""
 
 
 class ShortRead(StorageError):

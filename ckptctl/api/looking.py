@@ -180,15 +180,18 @@ def resolve(
     min_step: int | None = None,
     run_id: str | None = None,
     allow_uncommitted: bool = False,
+    allow_missing_root: bool = False,
     workers: int | None = None,
     framework: str = "",
     progress: results.Progress | None = None,
 ) -> results.Resolution:
     """Choose the newest committed checkpoint of a root that verifies and fits.
 
-    Raises ``NothingThere`` where none exists, and ``NoneUsable`` where some exist and none is good:
+    Raises ``NothingThere`` where the root is there and holds none, ``RootMissing`` where it is not
+    there (``allow_missing_root`` takes that for a run that has not begun), and ``NoneUsable`` where some exist and none is good:
     then do not start from nothing.
     """
+    from ckptctl.errors import RootMissing
     from ckptctl.operations.catalog import resolve as resolving
     from ckptctl.operations.target import open_root
 
@@ -201,7 +204,13 @@ def resolve(
     )
     if workers is not None:
         options = options.with_workers(workers)
-    store, places = open_root(path, framework)
+    try:
+        store, places = open_root(path, framework, missing=allow_missing_root)
+    except RootMissing as error:
+        raise RootMissing(
+            f"{error}: not mounted, or misspelled? If the run has not begun, say so with "
+            "`allow_missing_root`; do not start from nothing otherwise"
+        ) from None
     return resolving.resolve(store, options=options, progress=progress, places=places)
 
 

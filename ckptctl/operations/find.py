@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from ckptctl.errors import NotFound, NothingThere, StorageError
+from ckptctl.errors import NotFound, NothingThere, RootMissing, StorageError
 from ckptctl.formats import registry
 from ckptctl.formats.base import Claim, Folder, Layout, Sure
 from ckptctl.model.manifest import MANIFEST, POINTERS
@@ -32,7 +32,7 @@ def find(store: Store, framework: str = "", *, depth: int = DEPTH) -> list[Place
 
     The root itself may be one. A directory that is named like a checkpoint and that no layout
     claims is listed too: it may be what is left of one. ``framework`` is the one layout to ask.
-    Raises ``NothingThere`` if the root does not exist, ``StorageError`` if it cannot be listed.
+    Raises ``RootMissing`` if the root does not exist, ``StorageError`` if it cannot be listed.
     """
     return sorted(_Walk(store, framework).places(depth), key=lambda place: place.order)
 
@@ -51,7 +51,7 @@ class _Walk:
         try:
             entries = self._store.entries()
         except NotFound:
-            raise NothingThere(f"{self._store.url}: no such directory") from None
+            raise RootMissing(f"{self._store.url}: no such directory") from None
         root = Folder(self._store, "", name_of_root(self._store), tuple(entries))
         found = list(self._walk(root, depth))
         known = {self._real(place.path) for place in found} if self._links else set()

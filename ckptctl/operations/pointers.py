@@ -178,6 +178,9 @@ class Beside:
 
     def named(self, text: str) -> str | None:
         """Return the checkpoint that a text names, by its step or its path."""
+        exact = posixpath.join(self._folder, text)
+        if exact in self._known.paths:  # however strange the name is
+            return exact
         line = in_one_line(text)
         if line.isdigit() and len(line) < 19 and int(line) in self._steps:
             return self._steps[int(line)]

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ckptctl import protocol
-from ckptctl.errors import MalformedData, NotFound, NothingThere, Refused, StorageError, UsageError
+from ckptctl.errors import (
+    MalformedData,
+    NotFound,
+    NothingThere,
+    Refused,
+    RootMissing,
+    StorageError,
+    UsageError,
+)
 from ckptctl.model.manifest import LATEST
 from ckptctl.operations.find import DEPTH, find, locate, place_of_file
 from ckptctl.operations.place import FILES, UNKNOWN, Place, address, not_read, split
@@ -93,14 +101,21 @@ def open_for_records(
     return target.store, place
 
 
-def open_root(named: Named, framework: str = "") -> tuple[Store, Sequence[Place]]:
+def open_root(
+    named: Named, framework: str = "", *, missing: bool = False
+) -> tuple[Store, Sequence[Place]]:
     """Open a root for commands that are about all of it; from inside a checkpoint it is the root.
 
     A checkpoint that is named itself is meant alone. A root may hold nothing at all. Raises
-    ``UsageError`` for an empty path, ``NothingThere`` where it is not there.
+    ``UsageError`` for an empty path, ``RootMissing`` where it is not there; with ``missing`` such a
+    root is one of a run that has not begun: ``NothingThere``.
     """
     try:
         target = open_target(named, framework)
+    except RootMissing as error:
+        if missing:
+            raise NothingThere(f"{error}, which is accepted: the run has not begun") from None
+        raise
     except NothingThere:
         store = open_store(text_of(named))
         return store, find(store, framework)
@@ -125,13 +140,13 @@ def open_for_pruning(named: Named, framework: str = "") -> tuple[WritableStore, 
 def open_for_trash(named: Named) -> WritableStore:
     """Open a root for what was moved aside in it; it may hold no checkpoint any more.
 
-    Raises ``NothingThere`` where it is not there.
+    Raises ``RootMissing`` where it is not there.
     """
     store = open_writable(text_of(named))
     try:
         store.entries()
     except NotFound:
-        raise NothingThere(f"{store.url}: no such directory") from None
+        raise RootMissing(f"{store.url}: no such directory") from None
     return store
 
 

@@ -116,7 +116,7 @@ class TestTargets:
         ("named", "code", "said"),
         [
             ("", 2, "the path is empty"),
-            ("nowhere", 3, "nowhere: no such directory"),
+            ("nowhere", 4, "nowhere: no such directory"),
             (".", 2, "holds 2 checkpoints (step-8, step-12): name one of them"),
             (".@7", 4, "holds no checkpoint of step 7; its steps are 8, 12"),
             (".@best", 4, "has no pointer best"),

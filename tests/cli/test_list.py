@@ -329,7 +329,7 @@ def test_an_empty_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize("args", [(), ("--json",), ("--check",)])
 def test_a_missing_path(tmp_path: Path, args: tuple[str, ...]) -> None:
     ended = run("list", tmp_path / "gone", *args)
-    assert ended.code == 3
+    assert ended.code == 4
     assert ended.json() is None if "--json" in args else ended.stdout == ""
     assert ended.stderr == f"ckptctl: {tmp_path / 'gone'}: no such directory\n"
 

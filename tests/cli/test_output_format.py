@@ -44,7 +44,7 @@ def test_a_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "code"), [(("list", ""), 2), (("show", "nowhere"), 3), (("list", "--nonsense"), 2)]
+    ("args", "code"), [(("list", ""), 2), (("show", "nowhere"), 4), (("list", "--nonsense"), 2)]
 )
 def test_an_error(args: tuple[str, ...], code: int) -> None:
     ended = run(*args, "--format", "junit")

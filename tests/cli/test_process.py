@@ -22,7 +22,7 @@ NEW = "--world-size 2 --rng keep --data keep --dry-run".split()
         (["list", "run", "--json"], 0),
         (["show", "run/step-12"], 0),
         (["verify", "run"], 0),
-        (["verify", "run/gone"], 3),
+        (["verify", "run/gone"], 4),
         (["digest", "run/step-12", "--summary"], 0),
         (["diff", "run/step-8", "run/step-12"], 10),
         (["resolve", "run"], 10),

@@ -124,7 +124,7 @@ def test_senseless_options(args: tuple[str, ...]) -> None:
 
 def test_a_missing_path(tmp_path: Path) -> None:
     ended = run("show", tmp_path / "gone")
-    assert (ended.code, ended.stdout) == (3, "")
+    assert (ended.code, ended.stdout) == (4, "")
     assert ended.stderr == f"ckptctl: {tmp_path / 'gone'}: no such directory\n"
 
 

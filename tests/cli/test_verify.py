@@ -166,9 +166,9 @@ class TestExitCodes:
         assert (ended.code, ended.stdout) == (2, "")
         assert "is a variable not set?" in ended.stderr
 
-    def test_3_no_such_path(self, tmp_path: Path) -> None:
+    def test_4_no_such_path(self, tmp_path: Path) -> None:
         ended = run("verify", tmp_path / "gone")
-        assert (ended.code, ended.stdout) == (3, "")
+        assert (ended.code, ended.stdout) == (4, "")
         assert ended.stderr == f"ckptctl: {tmp_path / 'gone'}: no such directory\n"
 
     def test_3_no_checkpoint(self, tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ class TestSeveralPaths:
         ("paths", "code", "seen"),
         [
             (("good", "packed"), 4, 2),
-            (("good", "gone"), 3, 1),
+            (("good", "gone"), 4, 1),
             (("packed", "gone"), 4, 1),
             (("gone", "packed", "bad", "good"), 10, 3),
             (("good", "good"), 0, 1),

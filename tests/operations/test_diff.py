@@ -546,7 +546,7 @@ def test_what_cannot_be_opened(base: Path, tmp_path: Path, turned: bool) -> None
         pair = (other, base) if turned else (base, other)
         return run("diff", *pair).code
 
-    assert code(tmp_path / "nowhere") == 3
+    assert code(tmp_path / "nowhere") == 4
     (tmp_path / "empty").mkdir()
     assert code(tmp_path / "empty") == 3
     broken = tmp_path / "broken"

@@ -117,7 +117,8 @@ def test_the_run_itself_is_never_changed(root: Path) -> None:
 
 def test_nothing_there_is_3(tmp_path: Path) -> None:
     refused("resolve", tmp_path, code=3)
-    refused("resolve", tmp_path / "nowhere", code=3)
+    refused("resolve", tmp_path / "nowhere", code=4)
+    refused("resolve", tmp_path / "nowhere", "--allow-missing-root", code=3)
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "train.log").write_text("step 12\n")
     refused("resolve", tmp_path, code=3)

@@ -532,7 +532,7 @@ def test_what_is_not_in_the_trash_does_not_come_back(pruned: Path, names: tuple[
 
 def test_nowhere_to_bring_it_back_from(tmp_path: Path) -> None:
     refused("undelete", tmp_path, code=4)
-    refused("undelete", tmp_path / "nowhere", code=3)
+    refused("undelete", tmp_path / "nowhere", code=4)
 
 
 def test_a_place_that_is_taken(pruned: Path) -> None:

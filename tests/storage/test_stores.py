@@ -10,7 +10,7 @@ from uuid import uuid4
 import fsspec
 import pytest
 
-from ckptctl.errors import NotFound, NothingThere, StorageError
+from ckptctl.errors import NotFound, RootMissing, StorageError
 from ckptctl.operations.find import find
 from ckptctl.storage import open_store
 from ckptctl.storage.fsspec import ObjectStore
@@ -175,5 +175,5 @@ def test_an_unknown_scheme_is_a_storage_error() -> None:
 
 def test_a_root_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
     for location in (str(tmp_path / "missing"), f"memory://{uuid4()}/missing"):
-        with pytest.raises(NothingThere):
+        with pytest.raises(RootMissing):
             find(open_store(location))

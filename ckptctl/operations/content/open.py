@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ckptctl.errors import NotFound, NothingThere
+from ckptctl.errors import NotFound, NothingThere, RootMissing
 from ckptctl.formats.base import Reads
 from ckptctl.model.checkpoint import Checkpoint, Fault
 from ckptctl.operations.content.tensors import TensorSource
@@ -45,7 +45,7 @@ def open_tensors(url: str, framework: str = "") -> Opened:
         try:
             place = place_of_file(store, name, framework)
         except NotFound:
-            raise NothingThere(f"{url}: no such file") from None
+            raise RootMissing(f"{url}: no such file") from None
         if place is not None:
             return open_place(store, place, url)
     store = open_store(url)

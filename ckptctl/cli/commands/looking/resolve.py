@@ -31,6 +31,12 @@ def resolve_command(
         bool,
         typer.Option("--allow-uncommitted", help="Also take a whole one that is not committed."),
     ] = False,
+    allow_missing_root: Annotated[
+        bool,
+        typer.Option(
+            "--allow-missing-root", help="A root that is not there is a run that has not begun (3)."
+        ),
+    ] = False,
     workers: Workers = None,
     quiet: Quiet = False,
     framework: Framework = "",
@@ -39,8 +45,8 @@ def resolve_command(
 ) -> int:
     """Print the path of the checkpoint to resume from, and nothing else, on standard output.
 
-    Exit codes: 0 found; 3 none exists, start fresh; 10 some exist and none is good, do not start
-    fresh; 4 the storage failed. What was passed over, and why, goes to standard error.
+    Exit codes: 0 found; 3 the root is there and holds none, start fresh; 10 some exist and none is
+    good, do not start fresh; 4 the storage failed or the root is not there. What was passed over, and why, goes to standard error.
     """
     output = chosen(output_format, json=json)
     try:
@@ -51,6 +57,7 @@ def resolve_command(
             min_step=min_step,
             run_id=run_id,
             allow_uncommitted=allow_uncommitted,
+            allow_missing_root=allow_missing_root,
             workers=workers,
             framework=framework,
             progress=progress(quiet=quiet or output != "text"),
