@@ -120,12 +120,6 @@ def test_an_empty_root_is_a_fresh_start(launch: Launch, tmp_path: Path) -> None:
     assert "step-" not in started + said
 
 
-def test_an_empty_root_is_a_fresh_start(launch: Launch, tmp_path: Path) -> None:
-    (tmp_path / "begun").mkdir()
-    code, _, said = launch(tmp_path / "begun")
-    assert code == 0, said
-
-
 def test_a_root_that_is_not_there_is_no_fresh_start(launch: Launch, tmp_path: Path) -> None:
     code, _, said = launch(tmp_path / "nowhere")
     assert code != 0, said
