@@ -1222,8 +1222,9 @@ def test_a_warning_alone_ends_with_0(copy: Callable[..., Path], name: str, code:
     assert _exit_code(str(_damaged(copy, ROWS[f"item: {name}"]))) == code
 
 
-def test_nothing_there_ends_with_3(tmp_path: Path) -> None:
-    assert _exit_code(str(tmp_path / "nowhere")) == 3
+def test_nothing_there_ends_with_3_and_no_such_place_with_4(tmp_path: Path) -> None:
+    assert _exit_code(str(tmp_path)) == 3
+    assert _exit_code(str(tmp_path / "nowhere")) == 4
 
 
 def test_the_numbers_of_this_table_hold(copy: Callable[..., Path]) -> None:

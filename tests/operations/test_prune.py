@@ -151,7 +151,7 @@ def test_a_policy_that_makes_no_sense(old: Path, options: list[str]) -> None:
 
 def test_a_root_with_nothing_in_it(tmp_path: Path) -> None:
     refused("prune", tmp_path, "--keep-last", "1", "--yes", code=3)
-    refused("prune", tmp_path / "nowhere", "--keep-last", "1", "--yes", code=3)
+    refused("prune", tmp_path / "nowhere", "--keep-last", "1", "--yes", code=4)
 
 
 # ---------------------------------------------------------------------------------- what is kept

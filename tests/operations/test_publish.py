@@ -344,8 +344,8 @@ def test_a_step_where_the_name_says_none(copy: Copy) -> None:
 def test_a_root_is_no_checkpoint(two: Path) -> None:
     assert ckptctl("commit", two).code == 2
     assert ckptctl("promote", two).code == 2
-    assert ckptctl("commit", two / "nothing").code == 3
-    assert ckptctl("promote", two / "nothing").code == 3
+    assert ckptctl("commit", two / "nothing").code == 4
+    assert ckptctl("promote", two / "nothing").code == 4
 
 
 def test_the_probe_leaves_nothing_behind(sealed: Path) -> None:

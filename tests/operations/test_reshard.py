@@ -326,8 +326,10 @@ def test_wrong_calls_exit_2(tmp_path: Path, options: tuple[str, ...]) -> None:
     assert not (tmp_path / "o").exists()
 
 
-def test_nothing_there_exits_3(tmp_path: Path) -> None:
-    assert run("reshard", tmp_path / "x", "--world-size", "4", "--out", tmp_path / "o").code == 3
+def test_nothing_there_exits_3_and_no_such_place_4(tmp_path: Path) -> None:
+    words = ("--world-size", "4", "--out", tmp_path / "o")
+    assert run("reshard", tmp_path, *words).code == 3
+    assert run("reshard", tmp_path / "x", *words).code == 4
 
 
 # --- the proof ---------------------------------------------------------------------------------

@@ -144,7 +144,9 @@ class _Count:
 def _problem(store: Store, subject: Subject, *, full: bool) -> str:
     """Say why a checkpoint does not count as kept; empty where it is proven."""
     row, place = subject.row, subject.place
-    if place.staging or row.linked or row.state not in WHOLE:
+    if row.linked:
+        return "it is a link, and what it leads to is not part of this root"
+    if place.staging or row.state not in WHOLE:
         return f"{row.state.value}{': ' if row.reason else ''}{row.reason}"
     options = Options(quick=not full, sizes_only=not full, ignore=_ELSEWHERE)
     try:
