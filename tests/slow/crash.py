@@ -23,7 +23,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeAlias
 
-from ckptctl.errors import MalformedData, NotFound, NothingThere, ShortRead, StorageError
+from ckptctl.errors import (
+    MalformedData,
+    NotFound,
+    NothingThere,
+    RootMissing,
+    ShortRead,
+    StorageError,
+)
 from ckptctl.model.manifest import MANIFEST, Manifest, decode
 from ckptctl.operations.catalog.resolve import NoneUsable, ResolveOptions, resolve
 from ckptctl.storage import Entry
@@ -440,7 +447,7 @@ def answer(store: TreeStore, *, full: bool) -> str | None:
     """Ask what to resume from; whatever else is raised goes through."""
     try:
         return resolve(store, options=ResolveOptions(full=full, workers=1)).name
-    except (NothingThere, NoneUsable):
+    except (NothingThere, NoneUsable, RootMissing):
         return None
 
 

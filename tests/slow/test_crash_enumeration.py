@@ -19,7 +19,7 @@ import pytest
 
 from ckptctl import protocol
 from ckptctl.completeness.audit import Wanted
-from ckptctl.errors import NothingThere, Refused
+from ckptctl.errors import NothingThere, Refused, RootMissing
 from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.manifest import MANIFEST, FileRecord, Receipt
@@ -275,7 +275,7 @@ def _go_on(tree: Tree, seen: Seen, disk: Disk, target: Path) -> None:
 def _answer(store: PosixStore, *, full: bool) -> str | None:
     try:
         return resolve(store, options=ResolveOptions(full=full, workers=1)).name
-    except (NothingThere, NoneUsable):
+    except (NothingThere, NoneUsable, RootMissing):
         return None
 
 
