@@ -135,7 +135,9 @@ class _Walk:
                 continue
             if MANIFEST in inside.files:
                 return True
-            if claim.sure < Sure.MARKED and parse_name(name).recognised:
+            # what its framework marks, under a checkpoint's name, may hold tags of its own
+            own = claim.sure >= Sure.MARKED and folder.name.recognised
+            if not own and folder.named[name].recognised:
                 claims = (one for layout in self._layouts for one in layout.claim(inside))
                 if any(one.path == inside.path for one in claims):
                     return True
@@ -227,16 +229,6 @@ def place_of_file(store: Store, name: str, framework: str = "") -> Place | None:
         if name in (claim.members or ()):
             return _place(folder, claim, ties.get(path, ""))
     raise NothingThere(f"{address(store, name)}: no layout takes such a file for a checkpoint")
-
-
-def open_place(store: Store, framework: str = "") -> Place:
-    """Return the one checkpoint that a store's root is; ``NothingThere`` where it is none."""
-    for place in find(store, framework):
-        if not place.path and place.readable:
-            return place
-    raise NothingThere(
-        f"{store.url}: no checkpoint here; `ckptctl list {store.url}` shows what lies below"
-    )
 
 
 AnyStore = TypeVar("AnyStore", bound=Store)

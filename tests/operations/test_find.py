@@ -87,6 +87,32 @@ def test_a_stray_shard_does_not_make_a_root_one_checkpoint(tmp_path: Path) -> No
     assert paths(root) == ["step-8", "step-12"]
 
 
+@pytest.mark.parametrize("form", ["train_step_{}", "model_{}", "{}_steps", "iter-{}-ckpt"])
+def test_whatever_steps_are_called_a_stray_save_hides_none(tmp_path: Path, form: str) -> None:
+    names = [form.format(900), form.format(1000)]
+    root = plant(tmp_path / "run", *names)
+    for name in (".metadata", "__0_0.distcp"):
+        shutil.copy(root / names[0] / name, root / name)
+    assert paths(root) == names
+
+
+def test_the_parts_of_a_last_save_in_a_root_hide_no_checkpoint(tmp_path: Path) -> None:
+    root = plant(tmp_path / "out", "checkpoint-4", "checkpoint-6")
+    for part in ("pytorch_model_fsdp_0", "optimizer_0"):
+        shutil.copytree(FIXTURES / "fsdp2" / "step-12", root / part)
+    (root / "trainer_state.json").write_text('{"global_step": 6}')
+    assert {"checkpoint-4", "checkpoint-6"} <= set(paths(root))
+
+
+def test_the_last_so_many_are_chosen_once_manifests_have_told_their_steps(tmp_path: Path) -> None:
+    root = plant(tmp_path / "run", "zeta", "alpha")
+    for name, step in (("zeta", "8"), ("alpha", "12")):
+        assert run("commit", root / name, "--step", step).code == 0
+    for words in ((), ("--committed",)):
+        rows = run("list", root, "--limit", "1", *words, "--json").json()["checkpoints"]
+        assert [row["name"] for row in rows] == ["alpha"]
+
+
 def test_a_directory_with_a_manifest_below_is_no_checkpoint(tmp_path: Path) -> None:
     root = plant(tmp_path / "run", "one", "two")
     assert run("commit", root / "two", "--step", "12").code == 0

@@ -78,18 +78,21 @@ def list_checkpoints(
     named = [*pointers(store, places), *recorded(store, places)]
     paths = {place.path for place in places}
     wanted = frozenset(states)
-    if limit is not None and not wanted:
-        places = places[-limit:]
+    told = all(place.name.step is not None for place in places)
+    early = limit is not None and not wanted and told
+    if early:  # what is cut off is not even looked at
+        places = places[-(limit or 0) :]
     known: MutableMapping[object, object] = {}
     revision = read_pointer(store).revision
     promoted = revision.target if revision is not None else None
     rows = [_row(store, place, named, promoted, known, check=check) for place in places]
-    if any(place.name.step is None for place in places):  # their manifests may tell
+    if not told:  # their manifests may tell
         orders = {place.path or ".": place.order for place in places}
         rows.sort(key=lambda row: order_by(row.step, orders[row.name]))
     if wanted:
         rows = [row for row in rows if row.state in wanted]
-        rows = rows[-limit:] if limit is not None else rows
+    if limit is not None and not early:
+        rows = rows[-limit:]
     if not whole:
         return Listing(store.url, tuple(rows))
     dangling = tuple(pointer for pointer in named if pointer.target is None)

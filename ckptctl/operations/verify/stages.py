@@ -132,12 +132,6 @@ class Values:
 class Identity:
     """Step and run: what the files say of them. Reads names and ends of items of neighbours."""
 
-    def needed(self, work: Work) -> bool:
-        """Where a check of it is asked and there is something to ask of."""
-        return (
-            work.collected is not None and work.wants_identity and work.context.checkpoint.readable
-        )
-
     def run(self, work: Work) -> Work:
         """Weigh all that was collected, with the records and with what neighbours tell."""
         collected = work.collected
