@@ -7,7 +7,7 @@ where several could claim what lies there; ``progress`` is told about bytes as t
 Damage is in the result; an error says that there is no result, and is a ``CkptctlError``:
 
 - ``UsageError`` for a request that makes no sense: an empty path, several checkpoints for one;
-- ``NothingThere`` and ``NotFound`` where what was named is not there;
+- ``NothingThere`` where no checkpoint is, ``NotFound`` where what was named is not there;
 - ``StorageError`` where the storage does not answer.
 """
 

@@ -70,8 +70,8 @@ class Target(Generic[AnyStore]):
 def open_target(named: Named, framework: str = "") -> Target[Store]:
     """Open what a user named for reading; ``framework`` is the one layout to ask.
 
-    Raises ``UsageError`` for an empty path, ``NothingThere`` where no such directory is there or no
-    checkpoint in it, ``NotFound`` for a pointer or a step that a root does not have, and
+    Raises ``UsageError`` for an empty path, ``RootMissing`` where it is not there, ``NothingThere``
+    where no checkpoint is in it, ``NotFound`` for a pointer or a step that a root does not have, and
     ``StorageError`` where any of that could not be found out.
     """
     return _Finder(open_store, framework).open(named)

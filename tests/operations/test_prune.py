@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ckptctl import protocol
+from ckptctl.errors import RootMissing
 from ckptctl.model.manifest import LATEST, MANIFEST, PointerRevision
 from ckptctl.operations.retention.execute import carry_out
 from ckptctl.operations.retention.plan import plan
@@ -390,6 +391,14 @@ def test_nothing_goes_once_what_was_to_be_kept_is_gone(root: Path) -> None:
     assert not any(fate.delete for fate in found)
     assert {fate.reason for fate in found} == {"step-1000 is not there any more"}
     assert remaining(root) == names(100, 200, 300, 400)
+
+
+def test_a_root_that_vanished_while_it_waited_is_said(root: Path) -> None:
+    store = PosixStore(root)
+    chosen = plan(store, Policy(keep_last=2))
+    shutil.rmtree(root)
+    with pytest.raises(RootMissing):
+        list(carry_out(store, chosen))
 
 
 class Direct(Watched):

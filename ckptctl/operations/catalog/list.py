@@ -70,7 +70,7 @@ def list_checkpoints(
     Sizes and metadata are looked at, payloads are not. With ``check`` also large metadata is
     parsed. ``limit`` keeps the last so many. One that cannot be read is a row with its reason.
     ``places`` are those of the root where they are known; not ``whole``, they are some of them.
-    Raises ``NothingThere`` for a root that is not there or holds no checkpoint.
+    Raises ``RootMissing`` for a root that is not there, ``NothingThere`` for one without a checkpoint.
     """
     places = find(store) if places is None else list(places)
     if not places:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ckptctl import protocol
-from ckptctl.errors import MalformedData, NotFound, NothingThere
+from ckptctl.errors import MalformedData, NotFound
 from ckptctl.formats import registry
 from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import MANIFEST
@@ -26,13 +26,11 @@ def carry_out(store: WritableStore, chosen: Plan) -> Iterator[Fate]:
 
     Yields each fate as it came out: a checkpoint that something has come to speak for since the
     plan was made stays, with the reason, and so does one in which a file is not as it was listed.
+    Raises ``RootMissing`` where the root is not there any more.
     """
     if not chosen.doomed:
         return
-    try:
-        places = {place.path or ".": place for place in find(store)}
-    except NothingThere:
-        places = {}
+    places = {place.path or ".": place for place in find(store)}
     contents = {name: contents_of(store, place) for name, place in places.items()}
     shared = Shared(store, places.values(), contents)
     speaking = named(store, places.values(), ignored=chosen.ignored)
