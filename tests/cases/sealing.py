@@ -1,0 +1,7 @@
+"""Sealing: what `commit` promises, and what it must not."""
+
+from __future__ import annotations
+
+from cases.frame import Case
+
+CASES: list[Case] = []
