@@ -75,7 +75,7 @@ class Case:
 
 
 @functools.cache
-def _shelf() -> Path:
+def shelf() -> Path:
     """A directory for roots that are built once by each process."""
     top = Path(tempfile.mkdtemp(prefix="cases-"))
     atexit.register(shutil.rmtree, top, ignore_errors=True)
@@ -84,7 +84,7 @@ def _shelf() -> Path:
 
 @functools.cache
 def _committed(source: str, name: str) -> Path:
-    place = _shelf() / source.replace("/", "_") / name
+    place = shelf() / source.replace("/", "_") / name
     shutil.copytree(FIXTURES / source, place)
     done("commit", place)
     return place
@@ -92,7 +92,7 @@ def _committed(source: str, name: str) -> Path:
 
 def save(root: Path, name: str, source: str = SMALL) -> Path:
     """Put a whole checkpoint there that is not committed."""
-    shutil.copytree(FIXTURES / source, root / name)
+    shutil.copytree(FIXTURES / source, root / name, dirs_exist_ok=True)
     return root / name
 
 
@@ -102,7 +102,7 @@ def committed(*names: str | int, source: str = SMALL) -> Build:
     def build(root: Path) -> None:
         for name in names:
             text = f"step-{name}" if isinstance(name, int) else name
-            shutil.copytree(_committed(source, text), root / text)
+            shutil.copytree(_committed(source, text), root / text, symlinks=True)
 
     return build
 
@@ -115,6 +115,10 @@ def saved(*names: str | int, source: str = SMALL) -> Build:
             save(root, f"step-{name}" if isinstance(name, int) else name, source)
 
     return build
+
+
+def nothing(root: Path) -> None:
+    """Leave everything as it is."""
 
 
 def each(*builds: Build) -> Build:

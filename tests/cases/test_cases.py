@@ -32,16 +32,16 @@ ROWS = [
 
 @pytest.mark.parametrize("case", ROWS)
 def test_case(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = _carried_out(case, tmp_path / "text", monkeypatch)
-    printed = ended.stdout + ended.stderr
-    for words in case.says:
-        assert words.replace("{root}", str(tmp_path / "text/run")) in printed
-    for words in case.silent:
-        assert words not in printed
+    if case.says or case.silent or not case.facts:
+        ended = _carried_out(case, tmp_path / "text", monkeypatch)
+        printed = ended.stdout + ended.stderr
+        for words in case.says:
+            assert words.replace("{root}", str(tmp_path / "text/a/run")) in printed
+        for words in case.silent:
+            assert words not in printed
     if not case.facts:
         return
-    again = _carried_out(case, tmp_path / "json", monkeypatch, "--json")
-    document = again.document()
+    document = _carried_out(case, tmp_path / "json", monkeypatch, "--json").document()
     source = document if document["error"] else {**document, **(document["result"] or {})}
     for path, expected in case.facts.items():
         _compare(path, fact(source, path), expected)
@@ -49,7 +49,7 @@ def test_case(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def _carried_out(case: Case, top: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> Ended:
     """Build the state, run the command, and compare what it left with what it should."""
-    root = top / "run"
+    root = top / "a" / "run"
     root.mkdir(parents=True)
     with monkeypatch.context() as patch:
         case.build(root)
@@ -63,10 +63,10 @@ def _carried_out(case: Case, top: Path, monkeypatch: pytest.MonkeyPatch, *more: 
         after = snapshot(top)
         assert not case.untouched or after == before
         for path in case.left:
-            assert below(before, f"run/{path}"), f"{path} was never there"
-            assert below(after, f"run/{path}") == below(before, f"run/{path}")
-        assert [path for path in case.gone if below(after, f"run/{path}")] == []
-        assert [path for path in case.made if not below(after, f"run/{path}")] == []
+            assert below(before, f"a/run/{path}"), f"{path} was never there"
+            assert below(after, f"a/run/{path}") == below(before, f"a/run/{path}")
+        assert [path for path in case.gone if below(after, f"a/run/{path}")] == []
+        assert [path for path in case.made if not below(after, f"a/run/{path}")] == []
         if case.then is not None:
             case.then(root)
     return ended
@@ -74,7 +74,7 @@ def _carried_out(case: Case, top: Path, monkeypatch: pytest.MonkeyPatch, *more: 
 
 def _age(root: Path, days: float, patch: pytest.MonkeyPatch) -> None:
     """Make everything old; change times and times in records count as those that were set."""
-    make_old(root.parent, days=days)
+    make_old(root.parent.parent, days=days)
     patch.setattr("ckptctl.storage.posix._changed_at", lambda status: status.st_mtime)
     patch.setattr("ckptctl.operations.retention.plan.moment", lambda _: None)
 
@@ -93,7 +93,7 @@ def _interrupt(
         if left[0] == 0:
             act(root)
             before.clear()
-            before.update(snapshot(root.parent))
+            before.update(snapshot(root.parent.parent))
         return answer
 
     patch.setattr(owner, name, call)
@@ -107,7 +107,7 @@ def _compare(path: str, found: Any, expected: Any) -> None:
 
 
 def test_the_table_is_as_long_as_it_should_be() -> None:
-    assert len(ROWS) >= 3
+    assert len(ROWS) >= 60
 
 
 @pytest.mark.parametrize("wrong", ["ckptctl.operations.nowhere.plan", "ckptctl.errors.Nothing"])
