@@ -8,11 +8,14 @@ from ckptctl.checks.base import Check, Context, Hit, from_faults, where_committe
 from ckptctl.model.checkpoint import FaultKind, rank_of
 from ckptctl.model.finding import Location, Severity, Stage
 from ckptctl.model.manifest import MANIFEST, QUARANTINE, is_record
+from ckptctl.model.paths import is_contained
+from ckptctl.words import listed
 
 _ELSEWHERE = (
     "restore the file from another copy and run `ckptctl verify {checkpoint}` again, or let "
     "`ckptctl resolve {root}` choose another checkpoint"
 )
+_MOST_NAMED = 8
 _RECORDS = (
     "the records are damaged, not necessarily the data: `ckptctl verify {checkpoint} --ignore "
     "unreadable-manifest` judges the data by themselves"
@@ -66,6 +69,36 @@ def _unexpected(context: Context, _: None) -> Iterator[Hit]:
             yield Hit(
                 f"{file.size} bytes that the manifest does not know: added after the commit",
                 Location(file=path, rank=rank_of(path)),
+            )
+
+
+def _left_out(context: Context, _: None) -> Iterator[Hit]:
+    manifest = context.seal.manifest
+    if manifest is None:
+        return
+    promised = {record.path for record in manifest.files}
+    for path in (*context.checkpoint.sources, *context.layouts):
+        if path not in promised and is_contained(path):
+            layout = context.layouts.get(path)
+            what = "the metadata is" if layout is None else f"{len(layout.indices)} items lie"
+            yield Hit(
+                f"{what} in it, and the manifest does not promise it: nothing says what its bytes "
+                "should be",
+                Location(file=path, rank=rank_of(path)),
+            )
+
+
+def _lost(context: Context, _: None) -> Iterator[Hit]:
+    manifest = context.seal.manifest
+    for how, told in (manifest.provenance if manifest else {}).items():
+        lost = told.get("lost") if isinstance(told, dict) else None
+        if lost:
+            keys = sorted(map(str, lost)) if isinstance(lost, list | dict) else [str(lost)]
+            yield Hit(
+                f"{how.replace('_', ' ')} a damaged checkpoint, and it holds nothing of "
+                f"{len(keys):,} keys that damage took there: {listed(keys, _MOST_NAMED)}",
+                Location(file=MANIFEST),
+                listed(keys, _MOST_NAMED),
             )
 
 
@@ -158,6 +191,26 @@ CHECKS: tuple[Check[None], ...] = (
         "A file does not have the size that the manifest promises.",
         _ELSEWHERE,
         _resized,
+        applies=where_committed,
+    ),
+    Check(
+        "incomplete-manifest",
+        Stage.FILES,
+        Severity.ERROR,
+        "The manifest leaves out a file that the metadata refers to.",
+        "the manifest was altered or made by something else: restore it from another copy, or let "
+        "`ckptctl resolve {root}` choose another checkpoint",
+        _left_out,
+        applies=where_committed,
+    ),
+    Check(
+        "lost-keys",
+        Stage.FILES,
+        Severity.ERROR,
+        "The manifest says that keys were lost when the checkpoint was made from a damaged one.",
+        "no command hands it out: whoever wants it without these keys gives its path to the trainer; "
+        "`ckptctl verify {checkpoint} --ignore lost-keys` judges what it does hold",
+        _lost,
         applies=where_committed,
     ),
     Check(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -79,8 +80,14 @@ class Structure:
     @cached_property
     def within(self) -> int:
         """How many items lie inside their files, so that they can be looked at."""
+        return self.within_files(self.layouts)
+
+    def within_files(self, paths: Container[str]) -> int:
+        """Count the items that lie inside their files, of some of the files."""
         items, count = self.checkpoint.items, 0
         for path, size in self.present.items():
+            if path not in paths:
+                continue
             indices = self.layouts[path].indices
             count += sum(items.offsets[i] + items.lengths[i] <= size for i in indices)
         return count

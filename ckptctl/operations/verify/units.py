@@ -63,12 +63,14 @@ def to_read(context: Context, options: Options, *, sealing: str = "") -> ToRead:
     if not options.quick:
         if options.values:
             return _hashed_and_seen(context, options)
-        return ToRead(_hashing_units(context), [_covered(context, "by file digests")])
+        units = [*_hashing_units(context), *_unpromised_items(context, options)]
+        return ToRead(units, [_covered(context, "by file digests")])
     units = _hashing_units(context, largest=SMALL_FILE)
     omitted = len(manifest.files) - len(units)
     gap = replace(options.left_out, count=omitted)
     rows = [Coverage(Stage.CONTENT, "files", 0, omitted, gaps=(gap,))] if omitted else []
     if options.sizes_only:
+        units += _unpromised_items(context, options)
         return ToRead(units, [*rows, _covered(context, "by sizes in the manifest")])
     return ToRead(units + item_units(context, options), rows)
 
@@ -112,6 +114,19 @@ def _hashing_units(context: Context, *, largest: int | None = None) -> list[Unit
         and files[record.path].size == record.size
         and (largest is None or record.size <= largest)
     ]
+
+
+def _promised(context: Context) -> frozenset[str]:
+    manifest = context.seal.manifest
+    return frozenset(record.path for record in manifest.files) if manifest else frozenset()
+
+
+def _unpromised_items(context: Context, options: Options) -> list[Unit]:
+    """Return the items of files that the manifest leaves out: no digest covers them."""
+    promised = _promised(context)
+    if promised.issuperset(context.layouts):
+        return []
+    return [unit for unit in item_units(context, options) if unit.path not in promised]
 
 
 def _sealing_units(context: Context, options: Options, algorithm: str) -> list[Unit]:
@@ -174,6 +189,7 @@ def _chooser(context: Context, options: Options) -> Callable[[int], bool]:
 
 
 def _covered(context: Context, how: str) -> Coverage:
-    count = context.structure.within
+    promised = _promised(context)
+    count = context.structure.within_files(promised)
     gaps = (Gap(GapKind.COVERED, f"covered {how}", count),) if count else ()
     return Coverage(Stage.ITEMS, "items", 0, count, gaps=gaps)
