@@ -152,6 +152,14 @@ CHECKS: tuple[Check[None], ...] = (
         from_faults(FaultKind.LEFTOVER_FILE),
     ),
     Check(
+        "foreign-file",
+        Stage.FILES,
+        Severity.NOTE,
+        "A file with the name of a shard in its own, which some other program left.",
+        "it may be deleted; where it is that of a copy, look whether the copy was finished",
+        from_faults(FaultKind.FOREIGN_FILE),
+    ),
+    Check(
         "newer-than-metadata",
         Stage.FILES,
         Severity.NOTE,

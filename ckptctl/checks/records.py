@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckptctl.checks.base import Check, Context, Hit, from_faults, where_committed
+from ckptctl.model.belonging import foreign
 from ckptctl.model.checkpoint import FaultKind, rank_of
 from ckptctl.model.finding import Location, Severity, Stage
 from ckptctl.model.manifest import MANIFEST, QUARANTINE, is_record
@@ -63,13 +64,19 @@ def _unexpected(context: Context, _: None) -> Iterator[Hit]:
     manifest = context.seal.manifest
     if manifest is None:
         return
-    promised = {record.path for record in manifest.files}
+    known = {record.path for record in manifest.files}
+    known |= {row.path for row in manifest.unpromised}
+    folders = tuple(row.path for row in manifest.unpromised if row.path.endswith("/"))
     for path, file in context.checkpoint.files.items():
-        if path not in promised and not is_record(path):
-            yield Hit(
-                f"{file.size} bytes that the manifest does not know: added after the commit",
-                Location(file=path, rank=rank_of(path)),
-            )
+        if path in known or is_record(path) or file.behind or path.startswith(folders):
+            continue
+        why = foreign(path)
+        yield Hit(
+            f"{file.size} bytes that the manifest does not know: added after the commit"
+            + (f"; {why}" if why else ""),
+            Location(file=path, rank=rank_of(path)),
+            severity=Severity.NOTE if why else None,
+        )
 
 
 def _left_out(context: Context, _: None) -> Iterator[Hit]:

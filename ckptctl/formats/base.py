@@ -7,23 +7,23 @@ What it claims is one checkpoint, the unit of every command; nothing below it is
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
 from ckptctl.errors import NotFound, Refused, StorageError
+from ckptctl.formats.listing import list_files
+from ckptctl.model.belonging import belongs
 from ckptctl.model.checkpoint import Checkpoint, File, Items
 from ckptctl.model.checkpoint import Entry as EntryOfState
 from ckptctl.model.commit_state import State
 from ckptctl.model.names import CheckpointName, steps_of
 from ckptctl.model.paths import join
-from ckptctl.storage import Entry, Reader, Store, walk
+from ckptctl.storage import Entry, Reader, Store
 
 PEEK = 64 << 10
 """Bytes of a small file that a claim may look at."""
-
-_DEPTH = 16  # levels of directories inside a checkpoint; links could make them endless
 
 
 class Reads(enum.IntEnum):
@@ -271,6 +271,13 @@ class Layout(Protocol):
         """Tell by its name whether something must be a file, even where a directory stands."""
         return False
 
+    def belongs(self, path: str) -> bool:
+        """Tell by its name whether a file that no item lies in is a part of the checkpoint.
+
+        A commit promises such files; others that lie there may go or change.
+        """
+        return belongs(path)
+
     def metadata(self, files: Iterable[str]) -> list[str]:
         """Return the files without which nothing can be loaded; they are deleted first."""
         return []
@@ -303,40 +310,6 @@ class Layout(Protocol):
             if file.size < end:
                 return StateSeen(State.INCOMPLETE, f"{path} has {file.size} of {end} bytes")
         return StateSeen(State.COMPLETE)
-
-
-def as_file(relative: str, entry: Entry) -> File:
-    """Describe a listed entry as a file of a checkpoint."""
-    return File(relative, entry.size, entry.kind == "file", entry.modified)
-
-
-def list_files(
-    store: Store,
-    base: str,
-    members: Iterable[str] | None = None,
-    is_one: Callable[[str], bool] = lambda _: False,
-) -> dict[str, File]:
-    """List files by path relative to ``base``: everything below it, or only ``members``."""
-    prefix = f"{base}/" if base else ""
-    if members is not None:
-        wanted = sorted(members)
-        folders = {path.rpartition("/")[0] for path in wanted}
-        there = {
-            entry.path.removeprefix(prefix): entry
-            for folder in sorted(folders)
-            for entry in store.entries(f"{prefix}{folder}".rstrip("/"))
-        }
-        return {path: as_file(path, there[path]) for path in wanted if path in there}
-    found: dict[str, File] = {}
-    for entry in store.entries(base):
-        relative = entry.path.removeprefix(prefix)
-        if entry.kind != "directory" or is_one(relative):
-            found[relative] = as_file(relative, entry)
-        else:
-            for inner in walk(store, entry.path, depth=_DEPTH):
-                name = inner.path.removeprefix(prefix)
-                found[name] = as_file(name, inner)
-    return found
 
 
 def read_small(store: Store, path: str, limit: int = PEEK) -> bytes | None:

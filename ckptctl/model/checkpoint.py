@@ -30,12 +30,21 @@ def rank_of(path: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of a checkpoint as the storage shows it; ``path`` is relative to the checkpoint."""
+    """One file of a checkpoint as the storage shows it; ``path`` is relative to the checkpoint.
+
+    ``version`` and ``changed`` differ where it was written to, as far as the storage tells.
+    ``link`` is the text of the link that it is; ``behind`` is the path of the link to a directory
+    through which it is seen.
+    """
 
     path: str
     size: int
     is_file: bool = True
     modified: float | None = None
+    version: str = ""
+    changed: float | None = None
+    link: str = ""
+    behind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +239,7 @@ class FaultKind(str, enum.Enum):
     NOT_A_FILE = "not-a-file"
     UNREFERENCED_FILE = "unreferenced-file"
     LEFTOVER_FILE = "leftover-file"
+    FOREIGN_FILE = "foreign-file"
     MALFORMED_ENTRY = "malformed-entry"
     MISSING_ENTRY = "missing-entry"
     ITEM_STRUCTURE = "item-structure"
@@ -245,7 +255,12 @@ class FaultKind(str, enum.Enum):
 
 
 _HARMLESS = frozenset(
-    {FaultKind.UNCOMMITTED_METADATA, FaultKind.UNREFERENCED_FILE, FaultKind.LEFTOVER_FILE}
+    {
+        FaultKind.UNCOMMITTED_METADATA,
+        FaultKind.UNREFERENCED_FILE,
+        FaultKind.LEFTOVER_FILE,
+        FaultKind.FOREIGN_FILE,
+    }
 )
 
 

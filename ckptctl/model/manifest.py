@@ -9,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from ckptctl.errors import MalformedData
-from ckptctl.model.paths import is_contained
+from ckptctl.model.belonging import clutter
+from ckptctl.model.record_fields import FileRecord as FileRecord
+from ckptctl.model.record_fields import Unpromised as Unpromised
+from ckptctl.model.record_fields import fits, typed
 
 MANIFEST = "ckptctl.manifest.json"
 RECEIPTS = "ckptctl.receipts"
@@ -27,7 +29,6 @@ MAX_RECORD = 1 << 30
 """Bytes above which a file is not taken for a record: a manifest of 5 million files fits."""
 
 _RECORDS = ("ckptctl.", ".ckptctl-")
-_DIGEST = re.compile(r"(?:xxh3-128:[0-9a-f]{32}|sha256:[0-9a-f]{64})")
 
 RecordType = TypeVar("RecordType", bound="Record")
 
@@ -50,6 +51,7 @@ class Record:
     """Base of all records; ``digest`` is over everything else in canonical form."""
 
     SCHEMA: ClassVar[str] = ""
+    ALSO_READ: ClassVar[tuple[str, ...]] = ()
     digest: str = ""
 
     def document(self) -> dict[str, Any]:
@@ -69,6 +71,10 @@ class Record:
         """Return the record with its digest filled in."""
         return dataclasses.replace(self, digest=self.document()["digest"])
 
+    def upgraded(self: RecordType) -> RecordType:
+        """Return a record of an older schema as this release understands it."""
+        return self
+
 
 def _plain(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -78,17 +84,6 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     return value
-
-
-@dataclass(frozen=True, slots=True)
-class FileRecord:
-    """One file: path in the checkpoint, bytes, digest with its algorithm, rank and step if known."""
-
-    path: str
-    size: int
-    digest: str
-    rank: int | None = None
-    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +107,15 @@ class Receipt(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(Record):
-    """What a commit promises; its existence is the commit. ``time`` is UTC, ISO 8601."""
+    """What a commit promises; its existence is the commit. ``time`` is UTC, ISO 8601.
 
-    SCHEMA: ClassVar[str] = "ckptctl/manifest/1"
+    ``unpromised`` lay there as well and may go or change. ``unchecked`` are files whose bytes were
+    hashed and could be compared with nothing. ``links`` are links to files elsewhere, with where
+    they lead: what is promised of them is content.
+    """
+
+    SCHEMA: ClassVar[str] = "ckptctl/manifest/2"
+    ALSO_READ: ClassVar[tuple[str, ...]] = ("ckptctl/manifest/1",)
     name: str
     step: int | None
     files: tuple[FileRecord, ...]
@@ -132,6 +133,21 @@ class Manifest(Record):
     components: Mapping[str, Any] = field(default_factory=dict)
     previous: str | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    unpromised: tuple[Unpromised, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
+
+    def upgraded(self) -> Manifest:
+        """Take back the promise of what lay there by chance: older releases sealed all that did."""
+        others = tuple(
+            Unpromised(file.path, file.size, clutter(file.path))
+            for file in self.files
+            if clutter(file.path)
+        )
+        if not others:
+            return self
+        files = tuple(file for file in self.files if not clutter(file.path))
+        return dataclasses.replace(self, files=files, unpromised=others)
 
     @property
     def size(self) -> int:
@@ -239,7 +255,8 @@ def decode(kind: type[RecordType], data: bytes) -> RecordType:
         raise MalformedData("it is no JSON: torn, or not written by ckptctl") from None
     if not isinstance(body, dict):
         raise MalformedData("it is no record of ckptctl")
-    _check_schema(kind, body.get("schema"))
+    schema = body.get("schema")
+    _check_schema(kind, schema)
     stated = body.pop("digest", None)
     try:
         actual = "sha256:" + hashlib.sha256(canonical(body)).hexdigest()
@@ -256,15 +273,19 @@ def decode(kind: type[RecordType], data: bytes) -> RecordType:
     if unknown:
         raise MalformedData(f"it holds fields this schema does not have: {', '.join(unknown)[:80]}")
     try:
-        record = kind(**_typed(body), digest=actual)
+        record = kind(**typed(body), digest=actual)
     except TypeError:
         raise MalformedData("fields are missing from it") from None
-    _check_types(record)
-    return record
+    for item in dataclasses.fields(record):
+        value = getattr(record, item.name)
+        nameless = item.name == "world_size" and value is None and isinstance(record, Receipt)
+        if nameless or not fits(item.name, value):
+            raise MalformedData(f"its field {item.name} has the wrong type")
+    return record if schema == kind.SCHEMA else record.upgraded()
 
 
 def _check_schema(kind: type[Record], schema: object) -> None:
-    if schema == kind.SCHEMA:
+    if schema == kind.SCHEMA or schema in kind.ALSO_READ:
         return
     stem, _, version = kind.SCHEMA.rpartition("/")
     if isinstance(schema, str) and schema.rpartition("/")[0] == stem:
@@ -273,66 +294,3 @@ def _check_schema(kind: type[Record], schema: object) -> None:
             "release of ckptctl wrote it"
         )
     raise MalformedData(f"it is of schema {str(schema)[:60]!r} where {kind.SCHEMA} was expected")
-
-
-def _typed(body: dict[str, Any]) -> dict[str, Any]:
-    if "files" in body:
-        if not isinstance(body["files"], list):
-            raise MalformedData("its list of files is not a list")
-        body["files"] = tuple(map(_file, body["files"]))
-    if isinstance(body.get("passed_over"), list):
-        if not all(isinstance(one, str) for one in body["passed_over"]):
-            raise MalformedData("its field passed_over has the wrong type")
-        body["passed_over"] = tuple(body["passed_over"])
-    return body
-
-
-def _file(body: object) -> FileRecord:
-    try:
-        record = FileRecord(**body) if isinstance(body, dict) else None
-    except TypeError:
-        record = None
-    if (
-        record is None
-        or not isinstance(record.path, str)
-        or not is_contained(record.path)
-        or type(record.size) is not int
-        or record.size < 0
-        or not isinstance(record.digest, str)
-        or not _DIGEST.fullmatch(record.digest)
-        or type(record.rank) not in (int, type(None))
-        or type(record.step) not in (int, type(None))
-    ):
-        raise MalformedData(f"an entry of its list of files is not valid: {str(body)[:80]}")
-    return record
-
-
-_TYPES: dict[str, tuple[type, ...]] = {
-    "rank": (int,),
-    "world_size": (int, type(None)),
-    "step": (int, type(None)),
-    "revision": (int,),
-    "quarantined": (bool,),
-    "number": (int,),
-    "contents": (dict,),
-    "rollback": (bool,),
-    "passed_over": (tuple,),
-    "files": (tuple,),
-    "run_id": (str, type(None)),
-    "save_id": (str, type(None)),
-    "torch": (str, type(None)),
-    "previous": (str, type(None)),
-    "identity": (dict,),
-    "progress": (dict,),
-    "components": (dict,),
-    "provenance": (dict,),
-}
-
-
-def _check_types(record: Record) -> None:
-    for item in dataclasses.fields(record):
-        value = getattr(record, item.name)
-        if type(value) not in _TYPES.get(item.name, (str,)) or (
-            item.name == "world_size" and value is None and isinstance(record, Receipt)
-        ):
-            raise MalformedData(f"its field {item.name} has the wrong type")

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from ckptctl.model.checkpoint import Fault, Item
 from ckptctl.model.finding import Gap
 from ckptctl.model.geometry import Shape
+
+
+class Against(str, enum.Enum):
+    """What the bytes of a file were checked against before somebody vouches for them."""
+
+    RECEIPT = "receipt"
+    CRC = "crc"
+    SOME_CRCS = "crc in part"
+    NOTHING = "nothing"
 
 
 @dataclass(frozen=True, slots=True)

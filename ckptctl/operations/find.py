@@ -127,8 +127,9 @@ class _Walk:
             return False
         if POINTERS in folder.folders:
             return True
+        links = {one.name for one in folder.entries if one.target is not None}
         for name in folder.folders:
-            if _ours(name):
+            if _ours(name) or (name in links and self._leads_away(folder, name)):
                 continue
             inside = folder.below(name)
             if inside is None:
@@ -142,6 +143,14 @@ class _Walk:
                 if any(one.path == inside.path for one in claims):
                     return True
         return False
+
+    def _leads_away(self, folder: Folder, name: str) -> bool:
+        """Tell whether a link in a checkpoint is to something that is none below it.
+
+        It may be to an older checkpoint, or to one that this very directory lies in.
+        """
+        own, real = self._real(folder.path), self._real(folder.join(name))
+        return folder.name.recognised or f"{own}/".startswith(f"{real.rstrip('/')}/")
 
 
 def _ours(name: str) -> bool:

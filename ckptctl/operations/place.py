@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 from ckptctl.errors import Refused
 from ckptctl.formats import registry
-from ckptctl.formats.base import Layout, Reads, as_file
+from ckptctl.formats.base import Layout, Reads
+from ckptctl.formats.listing import as_file
 from ckptctl.model.checkpoint import Checkpoint, File
 from ckptctl.model.manifest import MANIFEST
 from ckptctl.model.names import CheckpointName, parse_name

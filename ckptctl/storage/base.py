@@ -16,7 +16,8 @@ class Entry:
     described as what it points to; ``target`` keeps the link's own text. ``modified`` is in
     seconds since the epoch, None where the store does not tell; ``changed`` is when the file system
     last changed anything about it, which no program can set back. ``identity`` is equal for two
-    names of one file, None where it has only this one.
+    names of one file, None where it has only this one. ``version`` differs where the bytes were
+    replaced or written to, as far as the store tells; it is empty where it tells nothing.
     """
 
     path: str
@@ -26,6 +27,7 @@ class Entry:
     target: str | None = None
     changed: float | None = None
     identity: tuple[int, int] | None = None
+    version: str = ""
 
     @property
     def name(self) -> str:

@@ -12,6 +12,8 @@ import fsspec
 from ckptctl.errors import NotFound, ShortRead, StorageError
 from ckptctl.storage.base import Entry, Reader
 
+_VERSIONS = ("ETag", "etag", "VersionId", "generation", "created")
+"""What object stores say of the bytes under a name, that another write changes."""
 _GONE = (FileNotFoundError, NotADirectoryError, KeyError)
 
 
@@ -132,7 +134,8 @@ def _entry(path: str, info: dict[str, Any]) -> Entry:
     if isinstance(when, datetime):
         when = when.timestamp()
     modified = float(when) if isinstance(when, int | float) else None
-    return Entry(path, kind, int(info.get("size") or 0), modified)
+    told = [str(info[key]) for key in _VERSIONS if info.get(key)]
+    return Entry(path, kind, int(info.get("size") or 0), modified, version=":".join(told))
 
 
 def _call(url: str, function: Any, *args: Any, **kwargs: Any) -> Any:

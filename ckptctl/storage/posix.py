@@ -347,7 +347,9 @@ def _entry(path: str, status: os.stat_result, target: str | None) -> Entry:
     kind = "directory" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"
     linked = kind == "file" and status.st_nlink > 1
     identity = (status.st_dev, status.st_ino) if linked else None
-    return Entry(path, kind, status.st_size, status.st_mtime, target, _changed_at(status), identity)
+    version = f"{status.st_dev:x}:{status.st_ino:x}:{status.st_size}:{status.st_mtime_ns}"
+    changed = _changed_at(status)
+    return Entry(path, kind, status.st_size, status.st_mtime, target, changed, identity, version)
 
 
 def _changed_at(status: os.stat_result) -> float:

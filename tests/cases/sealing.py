@@ -1,7 +1,267 @@
-"""Sealing: what `commit` promises, and what it must not."""
+"""Sealing: what `commit` promises, what it leaves to others, and what it must not put a proof on."""
 
 from __future__ import annotations
 
-from cases.frame import Case
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-CASES: list[Case] = []
+from cases.frame import (
+    SHARD,
+    Build,
+    Case,
+    Meanwhile,
+    committed,
+    each,
+    flips,
+    links,
+    named,
+    ran,
+    removes,
+    saved,
+    writes,
+)
+from ckptctl.model.manifest import MANIFEST, Manifest, decode
+
+PLACE = "step-12"
+COMMIT = ("commit", f"{{root}}/{PLACE}")
+VERIFY = ("verify", f"{{root}}/{PLACE}")
+RESOLVE = ("resolve", "{root}")
+SAVED, SEALED = saved(12), committed(12)
+READ = "ckptctl.operations.publish.commit.run_stages"
+"""Called for the structure first and for the content then."""
+
+CLUTTER = (
+    ".nfs000000000a4c9d0000005011",
+    f".{SHARD}.Xa3fQz",
+    f"._{SHARD}",
+    "._.metadata",
+    ".DS_Store",
+    "Thumbs.db",
+    ".config.json.swp",
+    "config.json~",
+    "train.log",
+    "events.out.tfevents.1700000000.host.1.0",
+    "__0_0.distcp.part",
+    "core.4711",
+    "notes.txt",
+    "samples/image_0.png",
+)
+
+
+def inside(*names: str, text: str | bytes = b"not of the checkpoint") -> Build:
+    """Leave files in the checkpoint."""
+    return each(*(writes(f"{PLACE}/{name}", text) for name in names))
+
+
+def loses(*names: str) -> Build:
+    """Take files out of the checkpoint."""
+    return removes(*(f"{PLACE}/{name}" for name in names))
+
+
+def alters(path: str = f"{PLACE}/{SHARD}", at: int = 2000) -> Build:
+    """Turn over a bit in place and set the time back, as ``rsync --inplace -t`` does."""
+
+    def build(root: Path) -> None:
+        times = (root / path).stat()
+        flips(path, at)(root)
+        os.utime(root / path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    return build
+
+
+def grows(path: str) -> Build:
+    """Add to a file."""
+
+    def build(root: Path) -> None:
+        with (root / path).open("ab") as stream:
+            stream.write(b"more\n")
+
+    return build
+
+
+def rewrites(change: Callable[[Manifest], Mapping[str, Any]]) -> Build:
+    """Change the manifest and make its digest fit again, as a bug or an attacker would."""
+
+    def build(root: Path) -> None:
+        path = root / PLACE / MANIFEST
+        manifest = decode(Manifest, path.read_bytes())
+        path.write_bytes(replace(manifest, **change(manifest)).encode())
+
+    return build
+
+
+def leaves_out(name: str) -> Build:
+    """Make a manifest that does not promise a file."""
+    return rewrites(lambda one: {"files": tuple(f for f in one.files if f.path != name)})
+
+
+LOST = rewrites(lambda _: {"provenance": {"resharded_from": {"lost": ["model.w"]}}})
+OUTSIDE = each(writes("data/train.bin", b"a data set"), links(f"{PLACE}/data", "../data"))
+ELSEWHERE = each(
+    lambda root: (root / PLACE / SHARD).rename(root / "shard-of-an-older-one"),
+    links(f"{PLACE}/{SHARD}", "../shard-of-an-older-one"),
+)
+ODD_FILES = each(
+    lambda root: os.mkfifo(root / PLACE / "pipe"),
+    links(f"{PLACE}/self", "."),
+    links(f"{PLACE}/again", "."),
+    links(f"{PLACE}/up", "../.."),
+    links(f"{PLACE}/gone", "nowhere"),
+    links(f"{PLACE}/round", "round"),
+)
+
+
+def during(name: str, act: Build, code: int = 0, **more: Any) -> Case:
+    """A row in which something happens once all bytes were read and before the seal is made."""
+    what = {"gone": (f"{PLACE}/{MANIFEST}",)} if code else {"made": (f"{PLACE}/{MANIFEST}",)}
+    return Case(name, SAVED, COMMIT, code, meanwhile=Meanwhile(READ, act, 2), **{**what, **more})
+
+
+CASES: list[Case] = [
+    # ------------------------------------------------------------------ what is promised
+    Case(
+        "what others left there is listed and not promised",
+        each(SAVED, inside(*CLUTTER), inside("wandb/run/files/config.yaml", "wandb/a.log")),
+        COMMIT,
+        says=("not promised: train.log, 21 B: a log", "AppleDouble", "rsync", "NFS keeps"),
+        facts={"unpromised": named(*CLUTTER, "wandb/", key="path"), "links": {}},
+    ),
+    Case(
+        "and may go",
+        each(SAVED, inside(*CLUTTER), ran(*COMMIT), loses(*CLUTTER)),
+        RESOLVE,
+        says=(PLACE,),
+        facts={"name": PLACE, "skipped": []},
+    ),
+    Case(
+        "and may change",
+        each(SAVED, inside(*CLUTTER), ran(*COMMIT), inside(*CLUTTER, text="changed")),
+        (*VERIFY, "--fail-on", "warning"),
+        says=("OK",),
+    ),
+    Case(
+        "a log that begins after the commit is a note at most",
+        each(SEALED, inside("train.log", ".nfs000000000a4c9d0000005011")),
+        (*VERIFY, "--fail-on", "warning"),
+        says=("a log", "OK"),
+    ),
+    Case(
+        "a shard that comes after the commit is a warning",
+        each(SEALED, inside("__7_0.distcp")),
+        (*VERIFY, "--fail-on", "warning"),
+        10,
+        says=("unexpected-file",),
+    ),
+    Case(
+        "what holds state is promised, whoever wrote it",
+        each(SAVED, inside("rng_rank_0.pt"), ran(*COMMIT), loses("rng_rank_0.pt")),
+        VERIFY,
+        10,
+        says=("missing-promised-file: rng_rank_0.pt",),
+    ),
+    Case(
+        "so is a shard that the metadata does not name",
+        each(SAVED, inside("__7_0.distcp")),
+        COMMIT,
+        facts={"unpromised": [], "files": 8},
+    ),
+    Case(
+        "what was checked against nothing is named",
+        SAVED,
+        COMMIT,
+        says=("1 against nothing (.metadata)",),
+        facts={"unchecked": [".metadata"], "checked.crc": lambda n: n >= 2},
+    ),
+    Case(
+        "so is a state file that no checksum covers",
+        each(SAVED, inside("rng_rank_0.pt")),
+        COMMIT,
+        facts={"unchecked": [".metadata", "rng_rank_0.pt"]},
+    ),
+    # ------------------------------------------------------------------ links and odd files
+    Case(
+        "a link to a directory outside promises nothing of it",
+        each(SAVED, OUTSIDE),
+        COMMIT,
+        says=("not promised: data/",),
+        facts={"unpromised": named("data/", key="path")},
+    ),
+    Case(
+        "and what it leads to may change",
+        each(SAVED, OUTSIDE, ran(*COMMIT), writes("data/train.bin", b"more"), writes("data/a")),
+        RESOLVE,
+        facts={"name": PLACE, "skipped": []},
+    ),
+    Case(
+        "a shard that is a link to a file elsewhere is promised by its content",
+        each(SAVED, ELSEWHERE),
+        COMMIT,
+        says=(f"{SHARD} is a link",),
+        facts={"links": {SHARD: "../shard-of-an-older-one"}, "unpromised": []},
+    ),
+    Case(
+        "which may be copied in",
+        each(
+            SAVED,
+            ELSEWHERE,
+            ran(*COMMIT),
+            loses(SHARD),
+            lambda root: (root / "shard-of-an-older-one").rename(root / PLACE / SHARD),
+        ),
+        VERIFY,
+        says=("OK",),
+    ),
+    Case(
+        "and may not change",
+        each(SAVED, ELSEWHERE, ran(*COMMIT), flips("shard-of-an-older-one")),
+        RESOLVE,
+        10,
+    ),
+    Case(
+        "loops, pipes and links that lead nowhere are no part of it",
+        each(SAVED, ODD_FILES),
+        COMMIT,
+        facts={"unpromised": named("again/", "gone", "pipe", "round", "self/", "up/", key="path")},
+    ),
+    Case("nor do they keep it from being found", each(SAVED, ODD_FILES, ran(*COMMIT)), RESOLVE),
+    Case(
+        "a companion that is a link to nowhere is no companion",
+        each(SAVED, links(f"{PLACE}/common.pt", "nowhere")),
+        COMMIT,
+        10,
+        says=("common.pt is no regular file",),
+        gone=(f"{PLACE}/{MANIFEST}",),
+    ),
+    # ------------------------------------------------------------------ manifests that vouch for less
+    *(
+        Case(f"{name} left out of the manifest is found by {command[0]}",
+             each(SEALED, leaves_out(name)), command, 10, says=("incomplete-manifest",))
+        for name in (SHARD, ".metadata")
+        for command in (VERIFY, ("promote", f"{{root}}/{PLACE}", "--require", "none"),
+                        (*RESOLVE, "--full"))
+    ),
+    *(
+        Case(f"keys lost to damage stop {command[0]}", each(SEALED, LOST), command, 10,
+             says=("lost-keys", "model.w"))
+        for command in (VERIFY, ("promote", f"{{root}}/{PLACE}", "--require", "none"), RESOLVE)
+    ),
+    # ------------------------------------------------------------------ while it is read
+    during("a shard changed in place, its time set back", alters(), 5, says=(SHARD, "changed")),
+    during("the metadata too", alters(f"{PLACE}/.metadata", 40), 5, says=(".metadata",)),
+    during("a shard that grew", grows(f"{PLACE}/{SHARD}"), 5, says=(SHARD,)),
+    during("a shard that came", inside("__7_0.distcp"), 5, says=("__7_0.distcp",)),
+    during("a shard that went", loses(SHARD), 5, says=(SHARD,)),
+    during("a log that began", inside("train.log")),
+    during("another name for a shard", lambda root: os.link(root / PLACE / SHARD, root / "other")),
+    during("another mode of a shard", lambda root: (root / PLACE / SHARD).chmod(0o600)),
+    Case(
+        "a log that was there grows meanwhile",
+        each(SAVED, inside("train.log")),
+        COMMIT,
+        meanwhile=Meanwhile(READ, grows(f"{PLACE}/train.log"), 2),
+        made=(f"{PLACE}/{MANIFEST}",),
+    ),
+]  # fmt: skip

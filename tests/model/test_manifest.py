@@ -31,6 +31,7 @@ from ckptctl.model.manifest import (
     Receipt,
     Record,
     TrashRecord,
+    Unpromised,
     canonical,
     decode,
     pointer_path,
@@ -48,7 +49,7 @@ from ckptctl.operations.retention.plan import plan
 from ckptctl.operations.retention.policy import Policy
 from ckptctl.operations.verify.verify import Options, Verdict, verify
 from ckptctl.storage.posix import PosixStore
-from support.cli import assert_golden
+from support.cli import GOLDEN, assert_golden
 from support.effort import PATIENCE
 
 XXH, SHA = "xxh3-128:" + "0a" * 16, "sha256:" + "1b" * 32
@@ -81,6 +82,9 @@ EXAMPLES: dict[str, Record] = {
         components={"model": [0, 1], "rng": []},
         previous="step-4000",
         provenance={"resharded_from": {"name": "step-4000", "ranks": 4}},
+        unpromised=(Unpromised("wandb/", 5, "in wandb"), Unpromised("é.txt", 0)),
+        unchecked=(".metadata",),
+        links={"__0_0.distcp": "../step-4000/__0_0.distcp"},
     ),
     "pointer": PointerRevision(
         name=LATEST,
@@ -186,6 +190,9 @@ RECORDS: dict[str, st.SearchStrategy[Record]] = {
         components=FACTS,
         previous=MAYBE_TEXT,
         provenance=FACTS,
+        unpromised=st.lists(st.builds(Unpromised, TEXT, NUMBER, TEXT), max_size=3).map(tuple),
+        unchecked=st.lists(TEXT, max_size=3).map(tuple),
+        links=st.dictionaries(TEXT, TEXT, max_size=3),
     ),
     "pointer": st.builds(
         PointerRevision,
@@ -238,6 +245,24 @@ def test_the_encoding_never_changes(name: str) -> None:
     data = EXAMPLES[name].encode()
     assert_golden(f"records/{name}.json", data.decode("ascii"))
     assert decode(type(EXAMPLES[name]), data) == EXAMPLES[name].sealed()
+
+
+def test_a_manifest_of_the_first_schema_is_read() -> None:
+    """Its digest, by which pointers name it, is the one that it was written with."""
+    data = (GOLDEN / "records/manifest-1.json").read_bytes()
+    old, new = decode(Manifest, data), EXAMPLES["manifest"]
+    assert isinstance(new, Manifest)
+    assert old.digest == json.loads(data)["digest"]
+    assert replace(old, digest="") == replace(new, unpromised=(), unchecked=(), links={})
+
+
+def test_what_an_older_release_sealed_by_chance_is_no_promise_any_more() -> None:
+    names = ("__0_0.distcp", ".nfs000000000a4c9d0000005011", ".DS_Store", "train.log", "a.tmp")
+    body = json.loads((GOLDEN / "records/manifest-1.json").read_bytes())
+    body["files"] = [{**body["files"][0], "path": name} for name in names]
+    found = decode(Manifest, resealed(body))
+    assert [file.path for file in found.files] == ["__0_0.distcp", "a.tmp"]
+    assert [row.path for row in found.unpromised] == [*names[1:4]]
 
 
 def test_the_order_of_facts_does_not_matter() -> None:
@@ -335,7 +360,7 @@ def test_a_resealed_record_is_read(name: str) -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_other_schemas_are_refused(name: str) -> None:
     body = _body(name)
-    newer = refuses(name, resealed({**body, "schema": f"ckptctl/{name}/2"}))
+    newer = refuses(name, resealed({**body, "schema": f"ckptctl/{name}/9"}))
     assert "newer" in newer
     for schema in ("ckptctl/other/1", name, "", "/1", None, 1, [], {"a": 1}):
         assert "schema" in refuses(name, resealed({**body, "schema": schema}))
@@ -467,7 +492,7 @@ def _lying(data: bytes) -> bytes:
 
 def _future(data: bytes) -> bytes:
     body = json.loads(data)
-    return resealed({**body, "schema": body["schema"][:-1] + "2"})
+    return resealed({**body, "schema": body["schema"][:-1] + "9"})
 
 
 def _pathless(data: bytes) -> bytes:

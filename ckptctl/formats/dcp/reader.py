@@ -11,9 +11,10 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 
 from ckptctl.errors import NotFound
-from ckptctl.formats import base
+from ckptctl.formats import listing
 from ckptctl.formats.dcp.columns import parse_metadata
 from ckptctl.formats.dcp.metadata import Parsed
+from ckptctl.model.belonging import foreign
 from ckptctl.model.checkpoint import (
     Checkpoint,
     Entry,
@@ -77,7 +78,7 @@ def must_be_file(path: str) -> bool:
 
 def list_files(store: Store, path: str) -> dict[str, File]:
     """List everything below a checkpoint, by path relative to it."""
-    return base.list_files(store, path, is_one=must_be_file)
+    return listing.list_files(store, path, is_one=must_be_file)
 
 
 def read(store: Store, path: str, files: Mapping[str, File] | None = None) -> Checkpoint:
@@ -171,7 +172,16 @@ def _faults_of_files(
         )
     used = set(items.paths)
     for path, file in files.items() if parsed else ():
-        if path.endswith(_SUFFIX) and path not in used and file.size:
+        if path in used or file.behind or _SUFFIX not in path:
+            continue
+        strange = foreign(path)
+        if strange:
+            yield Fault(
+                FaultKind.FOREIGN_FILE,
+                f"{file.size} bytes, {strange}: no part of the checkpoint; loading ignores it",
+                Location(file=path),
+            )
+        elif path.endswith(_SUFFIX) and file.size:
             yield Fault(
                 FaultKind.UNREFERENCED_FILE,
                 f"{file.size} bytes that the metadata does not speak of: left over from an earlier "

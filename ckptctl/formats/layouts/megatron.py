@@ -16,6 +16,7 @@ from ckptctl.formats.claims import directory
 from ckptctl.formats.composite import AccompaniedDcp, Composite, Part
 from ckptctl.formats.dcp import reader
 from ckptctl.formats.torch.glance import beginning, number
+from ckptctl.model.belonging import foreign
 from ckptctl.model.checkpoint import File
 from ckptctl.model.paths import join
 from ckptctl.storage import Store
@@ -85,6 +86,10 @@ class NeMo(Composite):
     name = "nemo"
     title = "NeMo"
     parts = (Part("weights", "weights", "the whole state"),)
+
+    def belongs(self, path: str) -> bool:
+        """Take all of what describes the model, which is pickled by parts."""
+        return super().belongs(path) or (path.startswith("context/") and not foreign(path))
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with ``weights/`` and ``context/``."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,16 +13,11 @@ from ckptctl.checks import by_id
 from ckptctl.completeness.classifier import Classifier
 from ckptctl.errors import Findings, MalformedData, Refused, StorageError
 from ckptctl.hashing import DEFAULT
-from ckptctl.model.checkpoint import Checkpoint, File, rank_of
+from ckptctl.model.checkpoint import Checkpoint, rank_of
 from ckptctl.model.finding import Stage
-from ckptctl.model.manifest import (
-    RECEIPTS,
-    FileRecord,
-    Manifest,
-    Receipt,
-    is_record,
-)
+from ckptctl.model.manifest import FileRecord, Manifest, Receipt, Unpromised
 from ckptctl.model.names import parse_name
+from ckptctl.model.observation import Against
 from ckptctl.model.paths import join
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
@@ -31,7 +26,10 @@ from ckptctl.operations.place import Place, address, not_read
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.provenance.facts import facts_of, with_given
 from ckptctl.operations.publish.actor import actor, now
+from ckptctl.operations.publish.promises import promises_of
 from ckptctl.operations.publish.promote import Promoted
+from ckptctl.operations.publish.receipts import compare_receipts, receipts_of
+from ckptctl.operations.publish.stability import refuse_changes, settle
 from ckptctl.operations.verify.options import Options as VerifyOptions
 from ckptctl.operations.verify.stages import Content, Identity, Structure, run_stages
 from ckptctl.operations.verify.work import Sealing, Work, begin
@@ -64,7 +62,10 @@ class CommitOptions:
 class Committed(Answer):
     """A checkpoint that is sealed now; ``dry_run`` means that it only could be.
 
-    ``promoted`` is what became of the pointer, where that was asked for as well.
+    ``unpromised`` lay there as well and is no part of it. ``checked`` counts files by what their
+    bytes were checked against: CRCs, the receipt of a rank, or nothing, which ``unchecked`` names.
+    ``links`` are links to files elsewhere, by what they say. ``promoted`` is what became of the
+    pointer, where that was asked for as well.
     """
 
     checkpoint: str = field(metadata=PATH)
@@ -73,6 +74,10 @@ class Committed(Answer):
     manifest: str
     files: int
     size: int
+    unpromised: tuple[Unpromised, ...] = ()
+    checked: Mapping[str, int] = field(default_factory=dict)
+    unchecked: tuple[str, ...] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
     dry_run: bool = False
     promoted: Promoted | None = None
 
@@ -107,7 +112,8 @@ def commit_checkpoint(
     )
     work = _refused(run_stages(work, SEALING[:1]))
     checkpoint = work.context.checkpoint
-    receipts = _receipts(located, checkpoint)
+    receipts = receipts_of(located, checkpoint)
+    promises = promises_of(place.path, place.layout, checkpoint, receipts)
     step = _step(place, receipts, options)
     facts = with_given(
         facts_of(store, located.base, checkpoint),
@@ -115,13 +121,26 @@ def commit_checkpoint(
         step=step,
         world_size=receipts[0].world_size if receipts else None,
     )
-    work = replace(work, sealing=Sealing(options.algorithm, step))
+    if not options.dry_run:  # what was written through a mapping shows from now on
+        store.make_durable(join(located.base, path) for path in sorted(promises.files))
+    settle(checkpoint.files.values())
+    work = replace(work, sealing=Sealing(options.algorithm, step, promises.files))
     work = _refused(run_stages(work, SEALING[1:]))
     if step is None:  # what all files state counts where nothing else tells
         step = work.context.assessment.identity.agreed
-    _compare_receipts(place, receipts, work.digests)
+    against = dict.fromkeys(compare_receipts(place, receipts, work.digests), Against.RECEIPT)
+    against = {
+        path: by for path, by in {**work.checked, **against}.items() if work.digests[path][0]
+    }
     manifest = _manifest(work, final, step, receipts, options)
-    manifest = replace(manifest, identity=facts.identity, progress=facts.progress)
+    manifest = replace(
+        manifest,
+        identity=facts.identity,
+        progress=facts.progress,
+        unpromised=promises.unpromised,
+        unchecked=tuple(sorted(path for path, by in against.items() if by is Against.NOTHING)),
+        links=promises.links,
+    )
     result = Committed(
         address(store, final),
         manifest.name,
@@ -129,12 +148,15 @@ def commit_checkpoint(
         manifest.sealed().digest,
         len(manifest.files),
         manifest.size,
+        unpromised=manifest.unpromised,
+        checked=dict(Counter(by.value for by in against.values())),
+        unchecked=manifest.unchecked,
+        links=manifest.links,
         dry_run=options.dry_run,
     )
+    refuse_changes(located, checkpoint.files, promises.files, work.digests)
     if options.dry_run:
         return result
-    _refuse_changes(located, checkpoint.files)
-    store.make_durable(join(located.base, record.path) for record in manifest.files)
     if final == place.path:
         protocol.seal(store, located.records, manifest)
         return result
@@ -196,52 +218,6 @@ def _refused(work: Work) -> Work:
             f"{path}: it holds no keys, so there is nothing to prove; nothing was changed"
         )
     return work
-
-
-def _receipts(located: Located, checkpoint: Checkpoint) -> list[Receipt]:
-    """Read the ranks' receipts and refuse those that do not make up one save."""
-    place = located.place
-    paths = [path for path in checkpoint.files if path.startswith(f"{RECEIPTS}/rank-")]
-    if not paths:
-        return []
-    try:
-        receipts = protocol.read_receipts(located.store, located.base, paths)
-    except MalformedData as error:
-        raise Findings(f"{place.path}: a receipt is damaged: {error}") from None
-    for what, values in (
-        ("world sizes", {receipt.world_size for receipt in receipts}),
-        ("steps", {receipt.step for receipt in receipts}),
-        ("save ids", {receipt.save_id for receipt in receipts}),
-        ("runs", {receipt.run_id for receipt in receipts}),
-    ):
-        if len(values) > 1:
-            listed = ", ".join(sorted(map(str, values)))
-            raise Findings(f"{place.path}: the ranks' receipts are of several {what}: {listed}")
-    size, ranks = receipts[0].world_size, {receipt.rank for receipt in receipts}
-    if not all(0 <= rank < size for rank in ranks):
-        raise Findings(f"{place.path}: a receipt of rank {max(ranks)} in a world of {size} ranks")
-    if len(ranks) < size:
-        first = itertools.islice((rank for rank in range(size) if rank not in ranks), 8)
-        listed = ", ".join(map(str, first))
-        raise Findings(
-            f"{place.path}: {size - len(ranks)} of {size} ranks have left no receipt: "
-            f"{listed}; their save is not finished"
-        )
-    return receipts
-
-
-def _compare_receipts(
-    place: Place, receipts: list[Receipt], digests: Mapping[str, tuple[int, str]]
-) -> None:
-    for receipt in receipts:
-        for record in receipt.files:
-            size, digest = digests.get(record.path, (-1, ""))
-            same_kind = digest.partition(":")[0] == record.digest.partition(":")[0]
-            if size != record.size or (same_kind and digest != record.digest):
-                raise Findings(
-                    f"{place.path}: {record.path} is not what rank {receipt.rank} wrote: "
-                    f"{size} bytes, {digest}, and its receipt says {record.size}, {record.digest}"
-                )
 
 
 def _step(place: Place, receipts: list[Receipt], options: CommitOptions) -> int | None:
@@ -312,17 +288,3 @@ def _world_size(checkpoint: Checkpoint, receipts: list[Receipt]) -> int | None:
     ranks = {rank_of(path) for path in checkpoint.files}
     numbers = {rank for rank in ranks if rank is not None}
     return max(numbers) + 1 if numbers and numbers == set(range(max(numbers) + 1)) else None
-
-
-def _refuse_changes(located: Located, before: Mapping[str, File]) -> None:
-    after = located.files()
-    changed = sorted(
-        path
-        for path in {*before, *after}
-        if before.get(path) != after.get(path) and not is_record(path)
-    )
-    if changed:
-        raise Refused(
-            f"{located.place.path}: {', '.join(changed[:4])} changed while it was being verified: a "
-            "save is still running; nothing was changed"
-        )

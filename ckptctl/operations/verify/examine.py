@@ -13,7 +13,7 @@ from ckptctl.formats.items.scan import block_of, scan_items
 from ckptctl.hashing import Hasher, digest_of
 from ckptctl.model.checkpoint import Fault, FaultKind, Item, rank_of
 from ckptctl.model.finding import Coverage, Finding, Gap, GapKind, Location, Report, Severity, Stage
-from ckptctl.model.observation import ItemSeen, ValuesSeen
+from ckptctl.model.observation import Against, ItemSeen, ValuesSeen
 from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress, Shared
 from ckptctl.operations.provenance.collect import Catcher, Collected, Plan
@@ -28,7 +28,7 @@ _UNSTABLE = Gap(GapKind.UNSTABLE, "two reads of them differ")
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What one worker found; ``digest`` where the unit was hashed."""
+    """What one worker found; ``digest`` where the unit was hashed, ``against`` what was checked by CRC."""
 
     unit: Unit
     report: Report
@@ -36,6 +36,7 @@ class Done:
     faults: tuple[Fault, ...] = ()
     problem: str = ""
     collected: Collected | None = None
+    against: Against = Against.NOTHING
 
 
 class Examiner:
@@ -118,7 +119,7 @@ class Examiner:
             return Done(unit, report, problem=str(error))
         collected = collector.done() if collector is not None else None
         report = Report.of(findings, tally.coverage(""))
-        return Done(unit, report, digest, faults, collected=collected)
+        return Done(unit, report, digest, faults, collected=collected, against=tally.against)
 
     def _scan(
         self,

@@ -20,13 +20,14 @@ from ckptctl.checks import (
 )
 from ckptctl.model.checkpoint import Fault, FaultKind, TensorEntry
 from ckptctl.model.finding import Coverage, Gap, GapKind, Report, Stage
+from ckptctl.model.observation import Against
 from ckptctl.operations.provenance.collect import Collection, Plan
 from ckptctl.operations.provenance.evidence import coverage_of as identity_coverage
 from ckptctl.operations.provenance.evidence import gather
 from ckptctl.operations.verify.audit import audit_of
 from ckptctl.operations.verify.audit import coverage_of as audit_coverage
 from ckptctl.operations.verify.examine import Done, Examiner
-from ckptctl.operations.verify.units import item_units, to_read
+from ckptctl.operations.verify.units import ToRead, item_units, sealing_units, to_read
 from ckptctl.operations.verify.values import coverage as value_coverage
 from ckptctl.operations.verify.values import expected_values, leave_out
 from ckptctl.operations.verify.work import Work
@@ -89,17 +90,18 @@ class Content:
         plan = Plan(context) if work.wants_identity else None
         collected = Collection(plan)
         examiner = Examiner(work.located, context, work.options, work.progress, plan=plan)
-        sealing = work.sealing.algorithm if work.sealing is not None else ""
-        chosen = to_read(context, work.options, sealing=sealing)
+        chosen = _chosen(work, context)
         leave_out(context.values, chosen.astray)
         reports, unread = [Report.of(coverage=chosen.rows)], list[str]()
         faults, digests, problem = list[Fault](), dict[str, tuple[int, str]](), ""
+        checked = dict[str, Against]()
         for done in examiner.run(chosen.units, label=work.located.url, executor=work.executor):
             reports.append(done.report)
             problem = problem or done.problem
             collected.add(done.collected)
             faults += done.faults
             digests[done.unit.path] = done.unit.size, done.digest
+            checked[done.unit.path] = done.against
             unread += _unread(done)
             if work.sealing is not None and (problem or unread):
                 break
@@ -112,6 +114,7 @@ class Content:
             problem=problem,
             collected=collected,
             digests=digests,
+            checked=checked,
             unread=tuple(unread),
         )
         hashed = any(row.examined for row in report.coverage if row.unit == "files")
@@ -156,6 +159,14 @@ def run_stages(work: Work, stages: tuple[Step, ...] = STAGES) -> Work:
         if work.sealing is not None and (work.errors or work.problem or work.unread):
             break
     return work
+
+
+def _chosen(work: Work, context: Context) -> ToRead:
+    """Choose what is read: for a commit all that it promises."""
+    sealing, options = work.sealing, work.options
+    if sealing is None:
+        return to_read(context, options)
+    return ToRead(sealing_units(context, options, sealing.algorithm, sealing.files), [])
 
 
 def _unread(done: Done) -> list[str]:

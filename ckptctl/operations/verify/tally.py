@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckptctl.model.finding import Coverage, Gap, GapKind, Stage, united
-from ckptctl.model.observation import ItemSeen
+from ckptctl.model.observation import Against, ItemSeen
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.units import Unit
 
@@ -39,6 +39,15 @@ class Tally:
                 self._checked += 1
             else:
                 self._content_gaps.append(self._options.left_out)
+
+    @property
+    def against(self) -> Against:
+        """What the bytes of the unit's items were checked against."""
+        if not self._checked:
+            return Against.NOTHING
+        unread = any(gap.kind is not GapKind.NOT_INTERPRETED for gap in self._item_gaps)
+        whole = self._checked == self._records and not unread
+        return Against.CRC if whole else Against.SOME_CRCS
 
     def coverage(self, problem: str) -> list[Coverage]:
         """Return the rows of both stages."""

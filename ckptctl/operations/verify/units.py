@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from ckptctl.checks import Context
 from ckptctl.hashing import algorithm_of
 from ckptctl.model.checkpoint import Item
 from ckptctl.model.finding import Coverage, Gap, GapKind, Stage
-from ckptctl.model.manifest import is_record
 from ckptctl.operations.verify.options import Options
 
 SMALL_FILE = 1 << 20
@@ -50,13 +49,8 @@ class ToRead:
     astray: list[Item] = field(default_factory=list)
 
 
-def to_read(context: Context, options: Options, *, sealing: str = "") -> ToRead:
-    """Choose what is read, and account for what is not: digests cover it, or it was left out.
-
-    ``sealing`` is the algorithm by which every file is hashed on the way, for a commit.
-    """
-    if sealing:
-        return ToRead(_sealing_units(context, options, sealing), [])
+def to_read(context: Context, options: Options) -> ToRead:
+    """Choose what is read, and account for what is not: digests cover it, or it was left out."""
     manifest = context.seal.manifest
     if manifest is None or options.sample is not None or options.part is not None:
         return ToRead(item_units(context, options), [])
@@ -129,7 +123,9 @@ def _unpromised_items(context: Context, options: Options) -> list[Unit]:
     return [unit for unit in item_units(context, options) if unit.path not in promised]
 
 
-def _sealing_units(context: Context, options: Options, algorithm: str) -> list[Unit]:
+def sealing_units(
+    context: Context, options: Options, algorithm: str, files: Collection[str]
+) -> list[Unit]:
     """Return one unit for each file, in which it is hashed and its items looked at in one pass."""
     items: dict[str, list[Item]] = {}
     for unit in item_units(context, options):
@@ -137,7 +133,7 @@ def _sealing_units(context: Context, options: Options, algorithm: str) -> list[U
     return [
         Unit(path, tuple(items.get(path, ())), content=True, algorithm=algorithm, size=file.size)
         for path, file in context.checkpoint.files.items()
-        if not is_record(path)
+        if path in files
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from ckptctl import protocol
 from ckptctl.checks import IDENTITY_CHECKS, Check, Context, by_id
 from ckptctl.model.finding import Coverage, Finding, Report, Severity
+from ckptctl.model.observation import Against
 from ckptctl.model.seal import Seal
 from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress
@@ -19,10 +20,11 @@ from ckptctl.operations.verify.options import Options
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
-    """What a commit asks for beside a verification: every file hashed, and the step it declares."""
+    """What a commit asks for beside a verification: which files are hashed, and the step it declares."""
 
     algorithm: str
     step: int | None = None
+    files: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,8 @@ class Work:
     """A checkpoint, how it is looked at, and what was found so far; a stage returns a new one.
 
     ``asked`` are the checks that had something to ask. ``problem`` is why reading had to stop.
-    ``digests`` hold size and digest of each file, and ``unread`` what could not be read of which
-    file, where a commit asked for them.
+    ``digests`` hold size and digest of each file, ``checked`` what its bytes were checked against,
+    and ``unread`` what could not be read of which file, where a commit asked for them.
     """
 
     located: Located
@@ -43,6 +45,7 @@ class Work:
     collected: Collection | None = None
     sealing: Sealing | None = None
     digests: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    checked: Mapping[str, Against] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     progress: Progress | None = None
     executor: Executor | None = None

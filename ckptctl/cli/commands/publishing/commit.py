@@ -32,6 +32,10 @@ from ckptctl.cli.output.progress import progress
 from ckptctl.cli.output.text import Screen, plural, safe, size
 from ckptctl.errors import CkptctlError, UsageError
 from ckptctl.results import Committed
+from ckptctl.words import listed
+
+_MOST_ROWS = 16
+_MOST_NAMED = 4
 
 
 def commit_command(
@@ -118,6 +122,28 @@ def render_commit(result: Committed, screen: Screen) -> None:
     step = "no step" if result.step is None else f"step {result.step}"
     screen.line(
         f"{screen.paint(verb, 'green', 'bold')} {safe(result.checkpoint)}: {step}, "
-        f"{plural(result.files, 'file')}, {size(result.size)}, every byte verified and hashed"
+        f"{plural(result.files, 'file')}, {size(result.size)}, every byte hashed; "
+        f"{_checked(result)}"
     )
+    for path, link in list(result.links.items())[:_MOST_ROWS]:
+        screen.line(
+            f"{safe(path)} is a link, {safe(link)}: its content is promised, wherever it lies"
+        )
+    rows = result.unpromised
+    for row in rows[:_MOST_ROWS]:
+        screen.line(f"not promised: {safe(row.path)}, {size(row.size)}: {safe(row.why)}")
+    if len(rows) > _MOST_ROWS:
+        screen.line(f"not promised: {len(rows) - _MOST_ROWS} more, which the manifest lists")
     screen.line(f"manifest {result.manifest}")
+
+
+def _checked(result: Committed) -> str:
+    """Say against what the files were checked, and name those of which nothing told anything."""
+    words = {"receipt": "by receipts", "crc": "by CRCs", "crc in part": "by CRCs in part"}
+    said = [
+        f"{result.checked[by]} checked {word}" for by, word in words.items() if by in result.checked
+    ]
+    names = [safe(path) for path in result.unchecked]
+    if names:
+        said.append(f"{len(names)} against nothing ({listed(names, _MOST_NAMED)})")
+    return ", ".join(said)
