@@ -7,8 +7,8 @@ record; nothing of the payload is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 
+from ckptctl.crc import zeros
 from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.observation import RecordSeen
 from ckptctl.storage import Reader
@@ -20,7 +20,6 @@ TAIL = 1 << 10
 """Bytes read from an item's end: enough for the directory of one tensor."""
 
 _LARGEST_TAIL = 1 << 20
-_TOP = 0xEDB88320  # the polynomial of CRC-32, reflected
 
 
 def summary_of(reader: Reader, offset: int, length: int) -> CrcSummary | None:
@@ -72,33 +71,4 @@ def _summary(records: Iterable[tuple[str, int, int]]) -> CrcSummary | None:
 
 def says_something(one: CrcSummary) -> bool:
     """Tell whether a tensor's print is of bytes that are not all zero."""
-    return any(
-        size and crc != zero_crc(size) for name, size, crc in one if name.startswith("data/")
-    )
-
-
-@lru_cache(maxsize=1024)
-def zero_crc(size: int) -> int:
-    """Return the CRC-32 of so many zero bytes, in O(log n).
-
-    Source: the matrices that zlib's ``crc32_combine`` squares.
-    """
-    state = 0xFFFFFFFF
-    row = [_TOP, *(1 << bit for bit in range(31))]  # one zero bit
-    bits = size * 8
-    while bits:
-        if bits & 1:
-            state = _times(row, state)
-        row = [_times(row, column) for column in row]
-        bits >>= 1
-    return state ^ 0xFFFFFFFF
-
-
-def _times(matrix: list[int], vector: int) -> int:
-    result, index = 0, 0
-    while vector:
-        if vector & 1:
-            result ^= matrix[index]
-        vector >>= 1
-        index += 1
-    return result
+    return any(size and crc != zeros(size) for name, size, crc in one if name.startswith("data/"))

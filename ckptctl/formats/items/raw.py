@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from math import prod
 
+from ckptctl.crc import crc32
 from ckptctl.formats.items.bytes import RUN, Sink
 from ckptctl.formats.items.values import scanner_of, values_of
 from ckptctl.model.checkpoint import Item, Stored
@@ -53,7 +53,7 @@ def see_raw(
         if sink is not None:
             sink(data)
         if computed is not None:
-            computed = zlib.crc32(data, computed)
+            computed = crc32(data, computed)
         if scanner is not None:
             scanner.feed(data)
         if keep:

@@ -6,12 +6,12 @@ first because its directory is there. No byte is read twice.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from ckptctl.crc import crc32
 from ckptctl.errors import MalformedData, UnsafeData
 from ckptctl.formats.items import transforms
 from ckptctl.formats.items.bytes import RUN, ItemBytes, Sink, Sparse, Spooled, Stream, Whole
@@ -218,7 +218,7 @@ def _see_zip(
             keep = head.size <= _SMALL_RECORD and not head.name.startswith("data/")
             if keep:
                 small[head.name] = bytes(data.get(start, start + head.size))
-                computed = zlib.crc32(small[head.name])
+                computed = crc32(small[head.name])
             elif how.content:
                 computed = 0 if how.checksums else None
                 looks = None
@@ -226,7 +226,7 @@ def _see_zip(
                     looks = scanner = _scanner(head.name, small)
                 for piece in data.pieces(start, start + head.size):
                     if computed is not None:
-                        computed = zlib.crc32(piece, computed)
+                        computed = crc32(piece, computed)
                     if looks is not None:
                         looks.feed(piece)
             trailer: int | None = None

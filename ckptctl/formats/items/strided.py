@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
-
+from ckptctl.crc import crc32
 from ckptctl.errors import MalformedData
 from ckptctl.model.checkpoint import Item, Stored
 from ckptctl.storage import Reader
@@ -24,7 +23,7 @@ def rearranged(reader: Reader, item: Item, stored: Stored, width: int) -> bytes:
             "rearrange"
         )
     data = reader.read(stored.start, stored.start + stored.size)
-    if stored.crc is not None and zlib.crc32(data) != stored.crc:
+    if stored.crc is not None and crc32(data) != stored.crc:
         raise MalformedData(f"{item.path}: {item.fqn}: its CRC-32 does not fit its bytes")
     if 0 in stored.shape:
         return b""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 import struct
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+from ckptctl.crc import crc32
 from ckptctl.errors import MalformedData
 from ckptctl.model.dtypes import ITEM_SIZE, STORAGE_DTYPE
 from ckptctl.model.geometry import Shape
@@ -154,7 +154,7 @@ class Archive:
             return 0
         crc = count = 0
         for piece in pieces:
-            crc = zlib.crc32(piece, crc)
+            crc = crc32(piece, crc)
             count += len(piece)
             if count > size:
                 break

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ckptctl.crc import crc32
 from ckptctl.errors import MalformedData
 from ckptctl.model.checkpoint import Item
 from ckptctl.model.geometry import Box
@@ -54,7 +54,7 @@ class Piece:
         if position == self.next:
             self.next += len(buffer)
             if self.crc is not None:
-                self.computed = zlib.crc32(buffer, self.computed)
+                self.computed = crc32(buffer, self.computed)
 
     def check(self) -> None:
         """Raise ``MalformedData`` if all bytes were read and do not give the recorded CRC."""

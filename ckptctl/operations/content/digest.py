@@ -7,12 +7,12 @@ records that make it up: what it was pickled as, and not where or by which rank 
 from __future__ import annotations
 
 import fnmatch
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from ckptctl.crc import crc32
 from ckptctl.errors import MalformedData, NotFound, Refused
 from ckptctl.formats.items.storage import decode, look
 from ckptctl.formats.pickles.plain import pickle_plain
@@ -229,7 +229,7 @@ def _checked(reader: Reader, item: Item, record: RecordSeen) -> Iterator[bytes]:
     crc, end = 0, record.start + record.size
     for start in range(record.start, end, BLOCK):
         block = reader.read(start, min(start + BLOCK, end))
-        crc = zlib.crc32(block, crc)
+        crc = crc32(block, crc)
         yield block
     if not record.fits(crc):
         raise MalformedData(f"{item.path}: {item.fqn}: {record.name}: its CRC-32 is wrong")
