@@ -19,6 +19,7 @@ def commit(
     publish_as: str | None = None,
     step: int | None = None,
     run_id: str | None = None,
+    world_size: int | None = None,
     identity: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     algorithm: str = "xxh3-128",
     mapping: Mapping[str, str] | None = None,
@@ -29,9 +30,10 @@ def commit(
 ) -> results.Committed:
     """Verify a checkpoint, hash its files in the same pass, and seal it with a manifest.
 
-    ``identity`` are facts about the run, or a JSON, YAML or TOML file of them. Raises ``Findings``
-    for what is not whole, ``Conflict`` where another was first, ``Refused`` where the store cannot
-    commit or it is committed already, ``OutcomeUnknown`` where the last answer was lost.
+    ``identity`` are facts about the run, or a JSON, YAML or TOML file of them. One that is committed
+    already, with the same bytes and as the same thing, is left as it is. Raises ``Findings`` for
+    what is not whole, ``Refused`` or ``Conflict`` where it is committed as something else or the
+    store cannot commit, ``OutcomeUnknown`` where the last answer was lost.
     """
     from ckptctl.operations import requests
     from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
@@ -44,6 +46,7 @@ def commit(
     options = CommitOptions(
         step=step,
         run_id=run_id,
+        world_size=world_size,
         publish_as=publish_as,
         identity=identity or {},
         algorithm=algorithm,

@@ -16,6 +16,7 @@ class Against(str, enum.Enum):
     RECEIPT = "receipt"
     CRC = "crc"
     SOME_CRCS = "crc in part"
+    DIGEST = "digest"
     NOTHING = "nothing"
 
 

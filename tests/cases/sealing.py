@@ -18,6 +18,7 @@ from cases.frame import (
     flips,
     links,
     named,
+    quarantined,
     ran,
     removes,
     saved,
@@ -29,6 +30,8 @@ PLACE = "step-12"
 COMMIT = ("commit", f"{{root}}/{PLACE}")
 VERIFY = ("verify", f"{{root}}/{PLACE}")
 RESOLVE = ("resolve", "{root}")
+STATED = "fsdp2/step-12"
+"""Every file of it says which step it is of."""
 SAVED, SEALED = saved(12), committed(12)
 READ = "ckptctl.operations.publish.commit.run_stages"
 """Called for the structure first and for the content then."""
@@ -248,6 +251,69 @@ CASES: list[Case] = [
              says=("lost-keys", "model.w"))
         for command in (VERIFY, ("promote", f"{{root}}/{PLACE}", "--require", "none"), RESOLVE)
     ),
+    # ------------------------------------------------------------------ the step
+    Case(
+        "where the name gives no step, it is the one that all files state",
+        saved("final", source=STATED),
+        ("commit", "{root}/final"),
+        says=("step 12",),
+        facts={"step": 12},
+    ),
+    Case(
+        "a given step that the files contradict",
+        saved("final", source=STATED),
+        ("commit", "{root}/final", "--step", "13"),
+        5,
+        says=("its step is 13 by --step", "says 12"),
+        gone=(f"final/{MANIFEST}",),
+    ),
+    Case(
+        "a given step that they state",
+        saved("final", source=STATED),
+        ("commit", "{root}/final", "--step", "12"),
+        facts={"step": 12},
+    ),
+    Case(
+        "a given step where they state none",
+        saved("final"),
+        ("commit", "{root}/final", "--step", "13"),
+        facts={"step": 13},
+    ),
+    Case("a step that the name contradicts", SAVED, (*COMMIT, "--step", "13"), 5, untouched=True),
+    # ------------------------------------------------------------------ the same once more
+    Case(
+        "the same commit again is done already",
+        SEALED,
+        COMMIT,
+        untouched=True,
+        says=("is committed already, with the same bytes",),
+        facts={"changed": False, "checked.digest": lambda n: n >= 3},
+    ),
+    Case(
+        "by whoever, whatever others left meanwhile",
+        each(SAVED, inside(*CLUTTER), ran(*COMMIT), loses(*CLUTTER[2:4]), inside("new.log", "new")),
+        (*COMMIT, "--run-id", "r1"),
+        5,
+        says=("its run is not known, not r1",),
+    ),
+    Case(
+        "which is no other commit",
+        each(SAVED, inside(*CLUTTER), ran(*COMMIT), loses(*CLUTTER[2:4]), inside("new.log", "new")),
+        COMMIT,
+        untouched=True,
+        facts={"changed": False},
+    ),
+    Case("other bytes are refused", each(SEALED, flips(f"{PLACE}/{SHARD}")), COMMIT, 5,
+         untouched=True, says=("committed already by", "not what was sealed then")),
+    Case("a missing file too", each(SEALED, loses(SHARD)), COMMIT, 5, untouched=True),
+    Case("a shard more too", each(SEALED, inside("__7_0.distcp")), COMMIT, 5, untouched=True,
+         says=("__7_0.distcp was added since",)),
+    Case("another step too", SEALED, (*COMMIT, "--step", "13"), 5, untouched=True,
+         says=("its step is 12, not 13",)),
+    Case("the same facts are no other facts", each(SAVED, ran(*COMMIT, "--run-id", "r1")),
+         (*COMMIT, "--run-id", "r1", "--step", "12"), untouched=True, facts={"changed": False}),
+    Case("a quarantine is no matter of bytes", each(SEALED, quarantined(12)), COMMIT,
+         untouched=True, facts={"changed": False}),
     # ------------------------------------------------------------------ while it is read
     during("a shard changed in place, its time set back", alters(), 5, says=(SHARD, "changed")),
     during("the metadata too", alters(f"{PLACE}/.metadata", 40), 5, says=(".metadata",)),

@@ -264,8 +264,26 @@ def test_committing_twice_names_who_was_first(copy: Copy) -> None:
     path = copy("fsdp2/step-12")
     done("commit", path, env={"CKPTCTL_ACTOR": "the-first"})
     first = (path / MANIFEST).read_bytes()
+    assert "the-first" in done("commit", path).stdout
+    flip_payload(path)
     assert "the-first" in refused("commit", path)
     assert (path / MANIFEST).read_bytes() == first
+
+
+def test_a_commit_that_loses_to_the_same_bytes_is_done(copy: Copy) -> None:
+    path = copy("fsdp2/step-12")
+    other = shutil.copytree(path, path.parent.parent / "elsewhere" / path.name)
+    done("commit", other, env={"CKPTCTL_ACTOR": "the-other"})
+
+    def disturb(name: str, number: int, data: bytes) -> bytes:
+        if name.endswith("__3_0.distcp") and not (path / MANIFEST).exists():
+            shutil.copy(other / MANIFEST, path / MANIFEST)
+        return data
+
+    store, place = place_of(path, lambda root: Watched(root, disturb))
+    result = commit_checkpoint(store, place)
+    assert (result.changed, result.by) == (False, "the-other")
+    assert result.manifest == manifest_of(other).digest
 
 
 def test_a_commit_that_loses_at_the_last_moment_names_who_won(copy: Copy) -> None:
@@ -1083,5 +1101,6 @@ def test_the_whole_story_as_processes(copy: Copy) -> None:
     assert (ended.code, ended.stdout) == (0, "step-12\n")
     ended = run("resolve", root)
     assert (ended.code, ended.stdout) == (0, f"{root}/step-12\n")
-    assert run("commit", f"{root}/step-12/", cwd=root).code == 5
+    assert run("commit", f"{root}/step-12/", cwd=root).code == 0
+    assert run("commit", f"{root}/step-12/", "--step", "13", cwd=root).code == 5
     assert run("promote", "../step-12", cwd=root / "step-12").code == 0

@@ -48,6 +48,9 @@ def commit_command(
         int | None, typer.Option(min=0, help="The step, where neither name nor receipts say it.")
     ] = None,
     run_id: Annotated[str | None, typer.Option(help="The run that the checkpoint is of.")] = None,
+    world_size: Annotated[
+        int | None, typer.Option(min=1, help="Ranks that saved it, where receipts do not say.")
+    ] = None,
     identity: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Facts about the run: a JSON, YAML or TOML file."),
@@ -83,6 +86,7 @@ def commit_command(
         publish_as=publish_as,
         step=step,
         run_id=run_id,
+        world_size=world_size,
         identity=identity,
         algorithm=digest,
         mapping=mapped,
@@ -118,10 +122,17 @@ def commit_command(
 @render.register
 def render_commit(result: Committed, screen: Screen) -> None:
     """Print what was sealed."""
+    if not result.changed:
+        screen.line(
+            f"{safe(result.checkpoint)} is committed already, with the same bytes: "
+            f"{_step(result)}, {plural(result.files, 'file')}, {size(result.size)}; by "
+            f"{safe(result.by)} at {safe(result.time)}"
+        )
+        screen.line(f"manifest {result.manifest}")
+        return
     verb = "would commit" if result.dry_run else "committed"
-    step = "no step" if result.step is None else f"step {result.step}"
     screen.line(
-        f"{screen.paint(verb, 'green', 'bold')} {safe(result.checkpoint)}: {step}, "
+        f"{screen.paint(verb, 'green', 'bold')} {safe(result.checkpoint)}: {_step(result)}, "
         f"{plural(result.files, 'file')}, {size(result.size)}, every byte hashed; "
         f"{_checked(result)}"
     )
@@ -135,6 +146,10 @@ def render_commit(result: Committed, screen: Screen) -> None:
     if len(rows) > _MOST_ROWS:
         screen.line(f"not promised: {len(rows) - _MOST_ROWS} more, which the manifest lists")
     screen.line(f"manifest {result.manifest}")
+
+
+def _step(result: Committed) -> str:
+    return "no step" if result.step is None else f"step {result.step}"
 
 
 def _checked(result: Committed) -> str:
