@@ -154,6 +154,18 @@ def torn_trash_record(root: Path) -> None:
     record.write_bytes(record.read_bytes()[:40])
 
 
+def promoted_then_pruned(root: Path) -> None:
+    """Let our pointer name what is in the trash, as a race with an older release leaves it."""
+    record = root / "ckptctl.trash/00000002/ckptctl.trashed.json"
+    kept = root / "kept.json"
+    shutil.copy(record, kept)
+    done("undelete", root, "step-200")
+    done("promote", root / "step-200", "--require", "none", "--rollback")
+    (root / "ckptctl.trash/00000002").mkdir()
+    (root / "step-200").rename(root / "ckptctl.trash/00000002/step-200")
+    kept.rename(record)
+
+
 def as_committed(*names: str) -> Build:
     """Is called afterwards: are these byte by byte what was committed?"""
 
@@ -611,6 +623,46 @@ TRASH = [
         says=("stays in the trash",),
         left=("ckptctl.trash/00000001",),
         gone=("ckptctl.trash/00000002",),
+    ),
+    Case(
+        "emptying leaves what our pointer names",
+        each(trash(100, 200), promoted_then_pruned),
+        ("prune", "{root}", "--empty-trash", "--yes"),
+        says=("stays in the trash: step-200: pointer latest_committed names it",),
+        left=("ckptctl.trash/00000002",),
+        gone=("ckptctl.trash/00000001",),
+    ),
+    Case(
+        "emptying leaves what a trainer's pointer names",
+        each(trash(100, 200), writes("latest", "./step-200\n")),
+        ("prune", "{root}", "--empty-trash", "--yes"),
+        says=("stays in the trash: step-200: latest names it",),
+        left=("ckptctl.trash/00000002",),
+        gone=("ckptctl.trash/00000001",),
+    ),
+    Case(
+        "emptying leaves the last copies where what was kept is damaged by now",
+        each(trash(100, 200), flips(f"step-1000/{SHARD}")),
+        ("prune", "{root}", "--empty-trash", "--yes"),
+        5,
+        says=("stays in the trash: step-200: no checkpoint beside where it was is proven",),
+        untouched=True,
+    ),
+    Case(
+        "emptying leaves the last copies where what was kept is gone",
+        each(trash(100, 200), removes("step-1000", "ckptctl.pointers", "latest_committed")),
+        ("prune", "{root}", "--empty-trash", "--yes"),
+        5,
+        says=("no checkpoint beside where it was is proven",),
+        untouched=True,
+    ),
+    Case(
+        "emptying stops at a pointer that cannot be resolved",
+        each(trash(100), writes("latest", "step-77")),
+        ("prune", "{root}", "--empty-trash", "--yes"),
+        5,
+        says=("latest names step-77, which is not here",),
+        untouched=True,
     ),
     Case(
         "what goes now is not emptied at once",

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ckptctl import protocol
-from ckptctl.errors import MalformedData, NotFound
+from ckptctl.errors import Conflict, MalformedData, NotFound
 from ckptctl.formats import registry
 from ckptctl.model.commit_state import State
-from ckptctl.model.manifest import MANIFEST
+from ckptctl.model.manifest import MANIFEST, TrashRecord
 from ckptctl.model.paths import join
 from ckptctl.operations.find import find
 from ckptctl.operations.place import Place
@@ -17,7 +17,7 @@ from ckptctl.operations.retention.contents import contents_of
 from ckptctl.operations.retention.guards import Named, named
 from ckptctl.operations.retention.policy import Fate, Listed, Plan
 from ckptctl.operations.retention.sharing import Shared
-from ckptctl.operations.retention.trash import into_trash, remove_folders
+from ckptctl.operations.retention.trash import different, into_trash, put_back, remove_folders
 from ckptctl.storage import WritableStore
 
 
@@ -51,11 +51,16 @@ def carry_out(store: WritableStore, chosen: Plan) -> Iterator[Fate]:
             yield replace(fate, delete=False, reason=why)
             continue
         if store.renames:
-            into_trash(store, place, fate)
+            record = into_trash(store, place, fate)
+            why = _regret(store, chosen, fate, places, record)
+            if why and _is_back(store, record):
+                going.discard(name)
+                yield replace(fate, delete=False, reason=why)
+                continue
         else:
             _delete(store, place, fate)
         del places[name]
-        yield fate
+        yield replace(fate, reason=why) if why else fate
 
 
 def _objection(store: WritableStore, chosen: Plan, fate: Fate, places: Mapping[str, Place]) -> str:
@@ -65,17 +70,59 @@ def _objection(store: WritableStore, chosen: Plan, fate: Fate, places: Mapping[s
     why = _spoken_for(place, speaking)
     if why:
         return why
-    keeper = next((one for one in chosen.keepers if one.name == fate.keeper), None)
-    if keeper is None or keeper.name not in places:
-        return f"{fate.keeper or 'what was to be kept'} is not there any more"
-    if _quarantined(store, places[keeper.name]):
-        return f"{keeper.name}, which was to be kept instead, is quarantined by now"
-    different = _difference(store, places[keeper.name], keeper.contents)
-    if different:
-        return f"{keeper.name}, which was to be kept instead, has changed: {different}"
+    why = _without_keeper(store, chosen, fate, places)
+    if why:
+        return why
     if fate.state is not State.QUARANTINED and _quarantined(store, place):
         return "it is quarantined by now"
     return _difference(store, place, fate.contents)
+
+
+def _regret(
+    store: WritableStore,
+    chosen: Plan,
+    fate: Fate,
+    places: Mapping[str, Place],
+    record: TrashRecord,
+) -> str:
+    """Say what came to speak for a checkpoint in the very moment in which it was moved.
+
+    Whoever promotes it looks again afterwards too, so that one of both sees what the other did.
+    """
+    speaking = named(store, places.values(), ignored=chosen.ignored, everywhere=False)
+    return (
+        _spoken_for(places[fate.name], speaking)
+        or _without_keeper(store, chosen, fate, places)
+        or different(store, record)
+    )
+
+
+def _is_back(store: WritableStore, record: TrashRecord) -> bool:
+    """Put back what was moved; False where its place is taken, so that it stays in the trash."""
+    try:
+        put_back(store, record)
+    except Conflict:
+        return False
+    return True
+
+
+def _without_keeper(
+    store: WritableStore, chosen: Plan, fate: Fate, places: Mapping[str, Place]
+) -> str:
+    keeper = next((one for one in chosen.keepers if one.name == fate.keeper), None)
+    return no_keeper(store, places, keeper, fate.keeper)
+
+
+def no_keeper(
+    store: WritableStore, places: Mapping[str, Place], keeper: Fate | None, name: str
+) -> str:
+    """Say why what was proven to be good does not count any more; empty where it still does."""
+    if keeper is None or keeper.name not in places:
+        return f"{name or 'what was to be kept'} is not there any more"
+    if _quarantined(store, places[keeper.name]):
+        return f"{keeper.name}, which was to be kept instead, is quarantined by now"
+    changed = _difference(store, places[keeper.name], keeper.contents)
+    return f"{keeper.name}, which was to be kept instead, has changed: {changed}" if changed else ""
 
 
 def _spoken_for(place: Place, speaking: Named) -> str:

@@ -58,7 +58,11 @@ class _Search:
 
     def search(self, *, everywhere: bool) -> Named:
         for folder in [""] if everywhere else sorted(self._folders):
-            self._walk(folder, DEPTH if everywhere else 0)
+            try:
+                self._walk(folder, DEPTH if everywhere else 0)
+            except NotFound:
+                if not folder:  # others may have gone with the last checkpoint in them
+                    raise
         for pointer in recorded(self._store, self._places):
             if pointer.target is not None:
                 self._found.add(pointer.target, f"{pointer.name} names it")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ckptctl import protocol
 from ckptctl.errors import MalformedData, Refused, StorageError
 from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import TRASH
-from ckptctl.operations.catalog.list import list_checkpoints
+from ckptctl.operations.catalog.list import Listing, list_checkpoints
 from ckptctl.operations.find import find
 from ckptctl.operations.place import Place, address
 from ckptctl.operations.retention.contents import Contents, contents_of
@@ -41,11 +42,7 @@ def plan(
             f"{speaking.unresolved[0]}; what it names cannot be protected, so nothing is deleted: "
             "repair it, or name it with `ignore_pointer`"
         )
-    by_name = {place.path or ".": place for place in found}
-    subjects = []
-    for row in listing.checkpoints:
-        place = by_name[row.name]
-        subjects.append(Subject(row, place, _contents(store, place)))
+    subjects = _subjects(store, listing, found)
     groups = count_keepers(store, subjects, policy)
     if not groups.newest:
         raise Refused(f"{store.url}: {_none_proven(subjects)}; nothing is deleted")
@@ -61,9 +58,30 @@ def plan(
         store.url,
         final,
         trash=address(store, TRASH) if renames else "",
-        keepers=_keepers(subjects, fates, final),
+        keepers=_keepers(subjects, fates, groups, final),
         ignored=policy.ignored,
     )
+
+
+def proven(store: Store, policy: Policy) -> tuple[Fate, ...]:
+    """Return the newest of each directory that is proven to be good, with what it holds."""
+    found = find(store)
+    if not found:
+        return ()
+    subjects = _subjects(store, list_checkpoints(store, check=True, places=found), found)
+    groups = count_keepers(store, subjects, replace(policy, keep_last=None))
+    kept = {one.row.name: _kept(_bare(one), _NEWEST) for one in groups.by_folder.values()}
+    return _keepers(subjects, kept, groups, ())
+
+
+def _subjects(store: Store, listing: Listing, places: Iterable[Place]) -> list[Subject]:
+    by_name = {place.path or ".": place for place in places}
+    found = ((row, by_name[row.name]) for row in listing.checkpoints)
+    return [Subject(row, place, _contents(store, place)) for row, place in found]
+
+
+def _bare(one: Subject) -> Fate:
+    return Fate(one.row.name, one.row.step, one.row.state, one.row.size, delete=False, reason="")
 
 
 def _contents(store: Store, place: Place) -> Contents:
@@ -107,10 +125,11 @@ def _kept(fate: Fate, why: str) -> Fate:
 
 
 def _keepers(
-    subjects: Iterable[Subject], fates: Mapping[str, Fate], final: Iterable[Fate]
+    subjects: Iterable[Subject], fates: Mapping[str, Fate], groups: Groups, final: Iterable[Fate]
 ) -> tuple[Fate, ...]:
-    """Return those on which the others that go depend, with what they hold."""
+    """Return those on which others depend that go, or are in the trash, with what they hold."""
     wanted = {fate.keeper for fate in final if fate.delete}
+    wanted |= {one.row.name for one in groups.by_folder.values()}
     return tuple(
         Fate(
             one.row.name,

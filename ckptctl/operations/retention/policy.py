@@ -138,5 +138,6 @@ class Plan(Answer):
     @property
     def verdict(self) -> Verdict:
         """``refused`` where some were to go and every one of them had to stay."""
-        planned = any(fate.contents or fate.keeper for fate in self.fates)
-        return Verdict.REFUSED if self.done and planned and not self.doomed else Verdict.OK
+        planned = any(fate.contents or fate.keeper for fate in self.fates) or bool(self.emptied)
+        gone = bool(self.doomed) or any(not one.problem for one in self.emptied)
+        return Verdict.REFUSED if self.done and planned and not gone else Verdict.OK

@@ -8,10 +8,10 @@ from dataclasses import replace
 from ckptctl.errors import Refused
 from ckptctl.model.manifest import TRASH
 from ckptctl.operations.place import Place, address
+from ckptctl.operations.retention.emptying import empty
 from ckptctl.operations.retention.execute import carry_out
-from ckptctl.operations.retention.plan import plan
+from ckptctl.operations.retention.plan import plan, proven
 from ckptctl.operations.retention.policy import Plan, Policy
-from ckptctl.operations.retention.trash import empty
 from ckptctl.storage import WritableStore
 
 
@@ -30,15 +30,16 @@ def prune(
     if policy.keeps:
         chosen = plan(store, policy, places=places, renames=store.renames)
     else:
-        chosen = Plan(store.url, (), trash=address(store, TRASH) if store.renames else "")
-    age = policy.trash_older_than
-    if age is not None:
-        chosen = replace(chosen, emptied=empty(store, older_than=age, dry_run=True))
+        trash = address(store, TRASH) if store.renames else ""
+        chosen = Plan(store.url, (), trash=trash, keepers=proven(store, policy))
+    emptying = policy.trash_older_than is not None
+    if emptying:
+        chosen = replace(chosen, emptied=empty(store, policy, chosen.keepers, dry_run=True))
     if dry_run or not (chosen.doomed or chosen.emptied):
         return chosen
     if confirm is not None and not confirm(chosen):
         raise Refused("not confirmed; nothing was changed")
-    emptied = empty(store, older_than=age) if age is not None else ()
+    emptied = empty(store, policy, chosen.keepers) if emptying else ()
     gone = {fate.name: fate for fate in carry_out(store, chosen)}
     fates = tuple(gone.get(fate.name, fate) for fate in chosen.fates)
     return replace(chosen, fates=fates, emptied=emptied, done=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ckptctl.errors import Conflict, MalformedData, NotFound, Refused, StorageError, UsageError
@@ -12,10 +11,9 @@ from ckptctl.model.manifest import MAX_RECORD, TRASH, TrashRecord, decode, trash
 from ckptctl.model.paths import join
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
-from ckptctl.operations.place import Place, address
+from ckptctl.operations.place import RECORDS, Place, address
 from ckptctl.operations.publish.actor import actor, now
-from ckptctl.operations.retention.moments import moment
-from ckptctl.operations.retention.policy import Fate, Trashed
+from ckptctl.operations.retention.policy import Fate
 from ckptctl.storage import Entry, Store, WritableStore
 
 _RECORD = trash_path(0).rpartition("/")[2]
@@ -63,7 +61,7 @@ def into_trash(store: WritableStore, place: Place, fate: Fate) -> TrashRecord:
 def _record(
     store: WritableStore, place: Place, fate: Fate, contents: dict[str, int]
 ) -> TrashRecord:
-    number = max((one.number for one in _numbered(store)), default=0)
+    number = max((one.number for one in numbered(store)), default=0)
     while True:
         number += 1
         record = TrashRecord(
@@ -84,24 +82,24 @@ def _record(
 
 
 @dataclass(frozen=True, slots=True)
-class _Bin:
+class Bin:
     """One directory of the trash."""
 
     number: int
     path: str
 
 
-def _numbered(store: Store) -> Iterator[_Bin]:
+def numbered(store: Store) -> Iterator[Bin]:
     try:
         entries = store.entries(TRASH)
     except NotFound:
         return
     for entry in entries:
         if entry.kind == "directory" and entry.target is None and entry.name.isdigit():
-            yield _Bin(int(entry.name), entry.path)
+            yield Bin(int(entry.name), entry.path)
 
 
-def _read(store: Store, one: _Bin) -> TrashRecord:
+def read(store: Store, one: Bin) -> TrashRecord:
     """Read the record of one directory; raises ``MalformedData`` where there is none to trust."""
     data = read_small(store, f"{one.path}/{_RECORD}", MAX_RECORD)
     if data is None:
@@ -121,49 +119,24 @@ def _below(store: Store, path: str) -> Iterator[Entry]:
             yield entry
 
 
-def _there(store: Store, one: _Bin) -> dict[str, Entry]:
+def there(store: Store, one: Bin) -> dict[str, Entry]:
     """List what lies in one directory of the trash, as its record names it."""
     found = {entry.path[len(one.path) + 1 :]: entry for entry in _below(store, one.path)}
     found.pop(_RECORD, None)
     return found
 
 
-def empty(
-    store: WritableStore, *, older_than: float = 0.0, dry_run: bool = False
-) -> tuple[Trashed, ...]:
-    """Delete for good what was moved aside longer ago than so many seconds.
-
-    Only files that its record names, one by one; where there is another, that one stays and is
-    said.
-    """
-    found = []
-    for one in _numbered(store):
-        try:
-            record = _read(store, one)
-        except (MalformedData, StorageError) as error:
-            found.append(Trashed(one.number, one.path, 0, problem=str(error)))
-            continue
-        when = moment(record.time)
-        if older_than and (when is None or time.time() - when < older_than):
-            continue
-        found.append(_empty(store, one, record, dry_run=dry_run))
-    return tuple(found)
-
-
-def _empty(store: WritableStore, one: _Bin, record: TrashRecord, *, dry_run: bool) -> Trashed:
-    there = _there(store, one)
-    strange = [path for path in there if path not in record.contents]
-    size = sum(entry.size for path, entry in there.items() if path in record.contents)
-    problem = f"{strange[0]} was not there when it was moved aside" if strange else ""
-    if not dry_run and not problem:
-        for entry in there.values():
-            store.delete(entry.path)
-        for entry in store.entries(one.path):
-            if entry.kind == "directory" and entry.target is None:
-                remove_folders(store, entry.path)
-        store.delete(record.record)
-        store.remove_directory(one.path)
-    return Trashed(record.number, record.path, size, record.time, record.actor, problem)
+def different(store: Store, record: TrashRecord) -> str:
+    """Say what in the trash is not as it was planned, or return the empty string."""
+    now = {
+        path: entry.size for path, entry in there(store, Bin(record.number, record.folder)).items()
+    }
+    for path in sorted({*now, *record.contents}):
+        if path not in record.contents:
+            return f"{path} was not there when this was planned"
+        if path not in now:
+            return f"{path} is gone since this was planned"
+    return ""
 
 
 def remove_folders(store: WritableStore, path: str) -> None:
@@ -185,7 +158,7 @@ def undelete(store: WritableStore, name: str = "", *, dry_run: bool = False) -> 
     there are several, ``Conflict`` where its place is taken, ``Refused`` where a part is missing.
     """
     one, record = _wanted(store, name.rstrip("/"))
-    there = _there(store, one)
+    inside = there(store, one)
     tops = [entry for entry in store.entries(one.path) if entry.name != _RECORD]
     above = record.path.rpartition("/")[0]
     back = {entry.path: join(above, entry.name) for entry in tops}
@@ -194,15 +167,11 @@ def undelete(store: WritableStore, name: str = "", *, dry_run: bool = False) -> 
         if _exists(store, path):
             raise Conflict(f"{address(store, path)} is there already; nothing was changed")
     for path, size in record.contents.items():
-        gone = path not in there and path not in at_home
-        if gone or (path in there and there[path].kind == "file" and there[path].size != size):
+        gone = path not in inside and path not in at_home
+        if gone or (path in inside and inside[path].kind == "file" and inside[path].size != size):
             raise Refused(f"{path} is missing in {one.path}, or not whole: it was being emptied")
     if not dry_run:
-        # a manifest promises, so records of a set of files come back after the files
-        for path in sorted(back, key=lambda path: path.endswith(".ckptctl")):
-            store.rename_directory(path, back[path])
-        store.delete(record.record, durable=True)
-        store.remove_directory(record.folder)
+        _bring_back(store, record, back)
     return Undeleted(
         record.path,
         address(store, record.path),
@@ -214,13 +183,28 @@ def undelete(store: WritableStore, name: str = "", *, dry_run: bool = False) -> 
     )
 
 
-def _wanted(store: Store, name: str) -> tuple[_Bin, TrashRecord]:
+def put_back(store: WritableStore, record: TrashRecord) -> None:
+    """Bring back what was just moved; ``Conflict`` where its place is taken by now."""
+    above = record.path.rpartition("/")[0]
+    tops = [entry for entry in store.entries(record.folder) if entry.name != _RECORD]
+    _bring_back(store, record, {entry.path: join(above, entry.name) for entry in tops})
+
+
+def _bring_back(store: WritableStore, record: TrashRecord, back: Mapping[str, str]) -> None:
+    # a manifest promises, so records of a set of files come back after the files
+    for path in sorted(back, key=lambda path: path.endswith(RECORDS)):
+        store.rename_directory(path, back[path])
+    store.delete(record.record, durable=True)
+    store.remove_directory(record.folder)
+
+
+def _wanted(store: Store, name: str) -> tuple[Bin, TrashRecord]:
     """Return the newest directory of the trash that a name fits and that still holds something."""
-    found: dict[str, tuple[_Bin, TrashRecord]] = {}
+    found: dict[str, tuple[Bin, TrashRecord]] = {}
     problem = ""
-    for one in _numbered(store):
+    for one in numbered(store):
         try:
-            record = _read(store, one)
+            record = read(store, one)
         except (MalformedData, StorageError) as error:
             problem = str(error)
             continue
