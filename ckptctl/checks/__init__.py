@@ -4,6 +4,7 @@ from ckptctl.checks.base import Check, Context, Hit
 from ckptctl.checks.registry import (
     AUDIT_CHECKS,
     CHECKS,
+    COMPANION_CHECKS,
     DIGEST_CHECKS,
     IDENTITY_CHECKS,
     ITEM_CHECKS,
@@ -15,6 +16,7 @@ from ckptctl.checks.registry import (
 __all__ = [
     "AUDIT_CHECKS",
     "CHECKS",
+    "COMPANION_CHECKS",
     "DIGEST_CHECKS",
     "IDENTITY_CHECKS",
     "ITEM_CHECKS",

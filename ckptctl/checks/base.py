@@ -17,7 +17,7 @@ from ckptctl.model.observation import ItemSeen
 from ckptctl.model.seal import Seal
 from ckptctl.model.tensor_values import TensorValues
 from ckptctl.provenance.assessment import Assessment
-from ckptctl.provenance.evidence import Evidence
+from ckptctl.provenance.evidence import Beside, Evidence
 
 Subject = TypeVar("Subject")
 
@@ -39,6 +39,11 @@ class Hit:
 def where_committed(context: Context) -> bool:
     """Apply where a manifest promises something."""
     return context.seal.manifest is not None
+
+
+def where_promised(context: Context) -> bool:
+    """Apply where a manifest or a companion has digests of files."""
+    return context.seal.manifest is not None or bool(context.beside.digests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,7 @@ class Context:
     """What checks may look at: a checkpoint, and what has been learned of it so far.
 
     ``content_faults`` are those of whole files, ``values`` what the numbers in tensors are like.
+    ``beside`` is what companions that are text say.
     Each stage that learns something makes a new context with ``replace``; none is changed.
     """
 
@@ -81,6 +87,7 @@ class Context:
     wanted: Wanted = field(default_factory=Wanted)
     audit: Audit | None = None
     evidence: Evidence = field(default_factory=Evidence)
+    beside: Beside = field(default_factory=Beside)
     content_faults: tuple[Fault, ...] = ()
     values: Mapping[str, TensorValues] = field(default_factory=dict)
 
@@ -123,7 +130,7 @@ class Context:
         return Location(
             file=item.path,
             rank=item.rank,
-            fqn=item.fqn,
+            fqn=item.fqn or None,
             box=self.boxes.box(item),
             start=item.offset,
             stop=item.end,
@@ -137,7 +144,7 @@ class Context:
 
 def reported(context: Context, kind: FaultKind) -> Iterator[Hit]:
     """Yield what readers could not accept, of one kind."""
-    for fault in (*context.checkpoint.faults, *context.content_faults):
+    for fault in (*context.checkpoint.faults, *context.beside.faults, *context.content_faults):
         if fault.kind is kind:
             yield Hit(fault.message, fault.where, fault.loss, remedy=fault.remedy)
 

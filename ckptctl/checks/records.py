@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckptctl.checks.base import Check, Context, Hit, from_faults, where_committed
+from ckptctl.checks.base import Check, Context, Hit, from_faults, where_committed, where_promised
 from ckptctl.model.belonging import foreign
 from ckptctl.model.checkpoint import FaultKind, rank_of
 from ckptctl.model.finding import Location, Severity, Stage
@@ -271,10 +271,20 @@ DIGEST_CHECKS: tuple[Check[None], ...] = (
         "altered-file",
         Stage.CONTENT,
         Severity.ERROR,
-        "A file's bytes are not the ones that were committed.",
+        "A file's bytes are not the ones that a digest was recorded of.",
         _ELSEWHERE,
         from_faults(FaultKind.ALTERED_FILE),
-        applies=where_committed,
+        applies=where_promised,
+    ),
+    Check(
+        "rewritten-file",
+        Stage.CONTENT,
+        Severity.NOTE,
+        "The metadata and one shard are not those that a companion has digests of; their CRCs are right.",
+        "Megatron refuses it where it is to compare digests; `ckptctl commit {checkpoint}` gives it "
+        "new ones, if you know who changed it",
+        from_faults(FaultKind.REWRITTEN_FILE),
+        applies=lambda context: bool(context.beside.digests),
     ),
     Check(
         "unstable-file",
@@ -284,7 +294,7 @@ DIGEST_CHECKS: tuple[Check[None], ...] = (
         "look at the storage, its network and this machine's memory, then run "
         "`ckptctl verify {checkpoint}` again",
         from_faults(FaultKind.UNSTABLE_FILE),
-        applies=where_committed,
+        applies=where_promised,
     ),
 )
 """Asked once the files have been hashed."""

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from ckptctl.checks import completeness, content, files, items, mapping, metadata, records, values
+from ckptctl.checks import (
+    companions,
+    completeness,
+    content,
+    files,
+    items,
+    mapping,
+    metadata,
+    records,
+    values,
+)
 from ckptctl.checks import provenance as identity
 from ckptctl.checks.base import Check
 from ckptctl.model.observation import ItemSeen
@@ -18,7 +28,14 @@ STRUCTURE_CHECKS: tuple[Check[None], ...] = (
 )
 """Asked of the listing and the metadata."""
 
-ITEM_CHECKS: tuple[Check[ItemSeen], ...] = (*items.CHECKS, *content.CHECKS)
+COMPANION_CHECKS = companions.CHECKS
+"""Asked once the companions that are text were read."""
+
+ITEM_CHECKS: tuple[Check[ItemSeen], ...] = (
+    *items.CHECKS,
+    *companions.ITEM_CHECKS,
+    *content.CHECKS,
+)
 """Asked of each item as its bytes are."""
 
 DIGEST_CHECKS = records.DIGEST_CHECKS
@@ -37,6 +54,7 @@ AnyCheck: TypeAlias = Check[None] | Check[ItemSeen]
 
 TABLE: Mapping[str, tuple[AnyCheck, ...]] = {
     "structure": STRUCTURE_CHECKS,
+    "companions": COMPANION_CHECKS,
     "completeness": AUDIT_CHECKS,
     "items": ITEM_CHECKS,
     "digests": DIGEST_CHECKS,

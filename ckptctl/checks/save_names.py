@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from ckptctl.checks.base import Context, Hit
+from ckptctl.model.companion import Kind
 from ckptctl.model.finding import Location
 from ckptctl.provenance.assessment import Assessment
-from ckptctl.provenance.counters import Kind
 
 _COUNTS_STEPS = re.compile(r"step|iter", re.IGNORECASE)
 

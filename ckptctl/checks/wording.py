@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckptctl.model.checkpoint import rank_of
+from ckptctl.model.companion import Kind
 from ckptctl.provenance.assessment import Assessment
 from ckptctl.provenance.consensus import Dissent
-from ckptctl.provenance.counters import Kind, parameter_of
+from ckptctl.provenance.counters import parameter_of
 from ckptctl.words import listed, runs_of
 
 MOST_NAMES = 8

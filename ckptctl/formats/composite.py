@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 
 from ckptctl.formats.base import Layout, Reads, StateSeen
+from ckptctl.formats.companions import Rule, companions_of, misfits
 from ckptctl.formats.dcp import reader
 from ckptctl.formats.layouts.dcp import Dcp
 from ckptctl.formats.parts import Read, below, unite
 from ckptctl.model.checkpoint import Checkpoint, Fault, FaultKind, File, rank_of
 from ckptctl.model.commit_state import State
+from ckptctl.model.companion import Kind
 from ckptctl.model.finding import Location
 from ckptctl.model.paths import join
 from ckptctl.storage import Store
@@ -37,7 +39,25 @@ class Part:
 
 
 class Accompanied(Layout):
-    """A layout whose trainer needs files beside the tensors."""
+    """A layout whose trainer needs files beside the tensors; ``rules`` say what is in which of them."""
+
+    rules: tuple[Rule, ...] = ()
+
+    def tied(self, checkpoint: Checkpoint) -> frozenset[Kind]:
+        """Return the counters among the tensors that count as companions do, which need not be any."""
+        return frozenset()
+
+    def accompanied(
+        self, store: Store, base: str, found: Checkpoint, files: Mapping[str, File]
+    ) -> Checkpoint:
+        """Add the companions to what was read of the tensors, and what is wrong with their names."""
+        companions = companions_of(
+            files, self.rules, tensors={*found.sources, *set(found.items.paths)}
+        )
+        absent = self.absent(store, base, files)
+        more = (*absent, *misfits(companions, files))
+        found = replace(found, companions=companions, faults=(*found.faults, *more))
+        return replace(found, tied=self.tied(found))
 
     def beside(self, store: Store, base: str, files: Mapping[str, File]) -> Mapping[str, str]:
         """Return the files that have to lie beside the tensors, and what is lost without each."""
@@ -51,6 +71,19 @@ class Accompanied(Layout):
             if name not in files
         ]
 
+    def with_companions(
+        self, store: Store, base: str, files: Mapping[str, File], seen: StateSeen
+    ) -> StateSeen:
+        """Call what is whole otherwise incomplete, where a companion is absent, no file, or empty."""
+        if seen.state is not State.COMPLETE:
+            return seen
+        bad = self.absent(store, base, files)
+        bad += misfits(companions_of(files, self.rules), files)
+        if not bad:
+            return seen
+        said = bad[0].message.removeprefix("it ")
+        return StateSeen(State.INCOMPLETE, f"{bad[0].where.file} {said}")
+
 
 class AccompaniedDcp(Accompanied, Dcp):
     """A DCP directory whose trainer needs files beside the shards."""
@@ -58,8 +91,7 @@ class AccompaniedDcp(Accompanied, Dcp):
     def read(self, store: Store, base: str, files: Mapping[str, File]) -> Checkpoint:
         """Read the metadata, and say which companions are not there."""
         found = super().read(store, base, files)
-        more = self.absent(store, base, files) if found.readable else []
-        return replace(found, faults=(*found.faults, *more))
+        return self.accompanied(store, base, found, files) if found.readable else found
 
     def state(
         self,
@@ -72,8 +104,7 @@ class AccompaniedDcp(Accompanied, Dcp):
     ) -> StateSeen:
         """Compare sizes with the metadata, then look for companions."""
         seen = super().state(store, base, files, known, check=check)
-        absent = self.absent(store, base, files) if seen.state is State.COMPLETE else []
-        return _incomplete(absent) if absent else seen
+        return self.with_companions(store, base, files, seen)
 
 
 class Composite(Accompanied):
@@ -118,8 +149,8 @@ class Composite(Accompanied):
             )
             for name, part in there.items()
         ]
-        faults += self.absent(store, base, files) if there else []
-        return unite(reader.NAME, files, found, faults)
+        whole = unite(reader.NAME, files, found, faults)
+        return self.accompanied(store, base, whole, files) if there else whole
 
     def metadata(self, files: Iterable[str]) -> list[str]:
         """Return the metadata files of all parts."""
@@ -151,18 +182,13 @@ class Composite(Accompanied):
             seen = _DCP.state(store, at, below(files, name), known, check=check)
             if seen.state is not State.COMPLETE:
                 return StateSeen(seen.state, f"{name}: {seen.reason}")
-        absent = self.absent(store, base, files)
-        return _incomplete(absent) if absent else StateSeen(State.COMPLETE)
+        return self.with_companions(store, base, files, StateSeen(State.COMPLETE))
 
 
 def ranks_of(files: Iterable[str]) -> int:
     """Return how many ranks wrote shards, by their names."""
     ranks = {rank_of(path) for path in files if reader.is_shard(path)}
     return max((rank for rank in ranks if rank is not None), default=-1) + 1
-
-
-def _incomplete(absent: list[Fault]) -> StateSeen:
-    return StateSeen(State.INCOMPLETE, f"{absent[0].where.file} is not there")
 
 
 def _role(name: str, part: Part) -> str:

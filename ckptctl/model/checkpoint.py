@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ckptctl.model.companion import Companion, Kind
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.finding import Location
 from ckptctl.model.geometry import Box, Boxes, Shape
@@ -240,12 +241,14 @@ class FaultKind(str, enum.Enum):
     UNREFERENCED_FILE = "unreferenced-file"
     LEFTOVER_FILE = "leftover-file"
     FOREIGN_FILE = "foreign-file"
+    MALFORMED_COMPANION = "malformed-companion"
     MALFORMED_ENTRY = "malformed-entry"
     MISSING_ENTRY = "missing-entry"
     ITEM_STRUCTURE = "item-structure"
     UNSAFE_ITEM = "unsafe-item"
     UNSTABLE_READ = "unstable-read"
     ALTERED_FILE = "altered-file"
+    REWRITTEN_FILE = "rewritten-file"
     UNSTABLE_FILE = "unstable-file"
 
     @property
@@ -295,7 +298,9 @@ class Checkpoint:
     With ``replicated``, several items may hold the same box: each rank saved its own copy.
     ``paths_in_state`` maps a key to its path in the nested state dict, where the format keeps it.
     ``values`` holds values that the metadata itself has, which are no items. ``shared`` maps a
-    tensor to the one listed before it that is the very same view of a storage.
+    tensor to the one listed before it that is the very same view of a storage. ``companions`` are
+    the files beside the tensors that are parts of it too, ``tied`` the counters among the tensors that
+    count as its companions do.
     """
 
     format: str
@@ -310,6 +315,8 @@ class Checkpoint:
     replicated: bool = False
     values: Mapping[str, object] = field(default_factory=dict)
     shared: Mapping[str, str] = field(default_factory=dict)
+    companions: Mapping[str, Companion] = field(default_factory=dict)
+    tied: frozenset[Kind] = frozenset()
 
     @property
     def readable(self) -> bool:

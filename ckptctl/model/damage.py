@@ -15,6 +15,8 @@ _COUNTS = ("no", "one", "two", "three", "four", "five", "six")
 def describe_part(checkpoint: Checkpoint, boxes: BoxIndex, item: Item) -> str:
     """Say what one item holds, e.g. ``rows 3-5 of model.embed.weight``."""
     entry = checkpoint.entries.get(item.fqn)
+    if not item.fqn and item.path in checkpoint.companions:
+        return checkpoint.companions[item.path].holds
     if not isinstance(entry, TensorEntry):
         return item.fqn
     box = boxes.box(item)

@@ -96,6 +96,7 @@ class GapKind(str, enum.Enum):
     LEFT_OUT = "left-out"
     COVERED = "covered"
     NO_CRC = "no-crc"
+    FORM_ONLY = "form-only"
     ABSENT = "absent"
     DAMAGED = "damaged"
     UNSTABLE = "unstable"

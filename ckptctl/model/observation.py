@@ -101,7 +101,8 @@ class ItemSeen:
 
     ``unread`` says why the item could not be looked at; ``torch_versions`` is the range of torch
     releases that write such a set of records. ``values`` is None where nobody asked for them, or
-    where there are none that could be bad. ``body`` holds the bytes of an item that was to be kept.
+    where there are none that could be bad. ``body`` holds the bytes of an item that was to be kept,
+    ``root`` the directory in which its records lie: the name that its file was written under.
     """
 
     item: Item
@@ -113,6 +114,7 @@ class ItemSeen:
     bytes_read: int = 0
     values: ValuesSeen | None = None
     body: bytes = b""
+    root: str = ""
 
     @property
     def damage(self) -> str:

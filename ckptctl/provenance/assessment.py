@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ckptctl.model.checkpoint import Checkpoint, Items, rank_of
+from ckptctl.model.companion import Kind
 from ckptctl.model.names import parse_name
 from ckptctl.model.seal import Seal
 from ckptctl.provenance.consensus import Consensus, Dissent, Support, consensus, dissents
@@ -15,6 +16,9 @@ from ckptctl.provenance.counters import Stamp
 from ckptctl.provenance.evidence import Evidence, FileStep, Identity, Source
 from ckptctl.provenance.peers import PeerView, keeps_pace, odd_times, peer_views, supports
 from ckptctl.provenance.similarity import Alike, Home, Proof, Tie, compare, home_of
+
+SAVED_AS = "the path it was saved under"
+"""The key of what metadata says by the path that it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +39,17 @@ class Assessment:
         self.evidence = evidence
 
     @cached_property
+    def stamps(self) -> tuple[Stamp, ...]:
+        """What the files state, and the metadata by its path where others can be of one step only."""
+        stamps, sources = self.evidence.stamps, self._checkpoint.sources
+        if self.saved_as is None or not sources or not any(stamp.exact for stamp in stamps):
+            return stamps
+        return (*stamps, Stamp(sources[0], SAVED_AS, Kind.PROGRESS, self.saved_as, exact=True))
+
+    @cached_property
     def common(self) -> Consensus:
         """What the files agree on."""
-        return consensus(self.evidence.stamps, self.evidence.declared)
+        return consensus(self.stamps, self.evidence.declared)
 
     @property
     def step(self) -> int | None:
@@ -74,7 +86,8 @@ class Assessment:
         return self._odd({path: file.modified for path, file in files.items()})
 
     def _odd(self, times: Mapping[str, float | None]) -> dict[str, float]:
-        shards = {p: t for p in self.evidence.files if (t := times.get(p)) is not None}
+        files = (p for p in self.evidence.files if p not in self._checkpoint.companions)
+        shards = {p: t for p in files if (t := times.get(p)) is not None}
         sources = [times.get(name) for name in self._checkpoint.sources]
         known = [time for time in sources if time is not None]
         return odd_times(shards, known[0] if len(known) == 1 else None)
@@ -82,7 +95,7 @@ class Assessment:
     @cached_property
     def dissents(self) -> list[Dissent]:
         """Files that contradict the rest by what they count."""
-        stamps = self.evidence.stamps
+        stamps = self.stamps
         confined = _confinement(self._checkpoint.items, stamps)
         return dissents(stamps, self.common, confined=confined, support=self._support)
 

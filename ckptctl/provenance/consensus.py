@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ckptctl.model.checkpoint import rank_of
-from ckptctl.provenance.counters import Kind, Stamp
+from ckptctl.model.companion import Kind
+from ckptctl.provenance.counters import Stamp
 
 _BY_CHANCE = 20
 """Ways of choosing so many lagging parameters of all: with fewer, all may lie in one file by chance."""
@@ -46,8 +47,8 @@ class Consensus:
 
     def agrees(self, stamp: Stamp) -> bool:
         """True if a stamp says the common step, in its own way of counting if others share it."""
-        if stamp.step == self.step:
-            return True
+        if stamp.step == self.step or stamp.exact:
+            return stamp.step == self.step
         scheme = _scheme(stamp)
         return len(self.files[scheme]) > 1 and self.schemes[scheme] == stamp.step
 
@@ -73,6 +74,8 @@ class Dissent:
 
 
 def _scheme(stamp: Stamp) -> str:
+    if stamp.scheme:
+        return stamp.scheme
     if stamp.kind in (Kind.OPTIMIZER, Kind.GROUP):
         return str(stamp.kind.value)
     return stamp.key
@@ -86,8 +89,10 @@ def consensus(stamps: Iterable[Stamp], declared: int | None) -> Consensus:
         by_scheme.setdefault(_scheme(stamp), []).append(stamp)
     kinds = {name: found[0].kind for name, found in by_scheme.items()}
     step: int | None = None
-    if any(stamp.step == declared for found in by_scheme.values() for stamp in found):
+    if any(stamp.step == declared for stamp in every):
         step = declared
+    elif any(stamp.exact for stamp in every):
+        step = _most_common([stamp for stamp in every if stamp.exact])
     else:
         for kind in Kind:  # from the most telling to the least
             values = [s for name, found in by_scheme.items() if kinds[name] is kind for s in found]
@@ -134,10 +139,11 @@ def dissents(
     every = list(stamps)
     optimizer = sum(stamp.kind is Kind.OPTIMIZER for stamp in every)
     frozen = _frozen(every, common)
+    apart = _apart(every)
     found: list[Dissent] = []
     for own in _units(every, common):
         files = frozenset(stamp.file for stamp in own)
-        one = _weigh(own, files, common, common.step, optimizer, confined, frozen)
+        one = _weigh(own, files, common, common.step, optimizer, confined, frozen, apart)
         if one is None:
             continue
         other = support(files, one.step, one.common)
@@ -185,6 +191,24 @@ def _frozen(stamps: list[Stamp], common: Consensus) -> set[int]:
     }
 
 
+def _apart(stamps: list[Stamp]) -> frozenset[str]:
+    """Return the shared ways of counting in which all of the optimizer says one and companions another.
+
+    A frozen parameter explains only that some of the optimizer's steps are others.
+    """
+    optimizer: dict[str, set[int]] = {}
+    others: dict[str, set[int]] = {}
+    for stamp in stamps:
+        if stamp.scheme:
+            held = optimizer if stamp.kind is Kind.OPTIMIZER else others
+            held.setdefault(stamp.scheme, set()).add(stamp.step)
+    return frozenset(
+        scheme
+        for scheme, steps in optimizer.items()
+        if len(steps) == 1 and others.get(scheme, steps) != steps
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Weighed:
     """What files say together; ``harmless`` if one thing alone says it that may count anything."""
@@ -205,8 +229,14 @@ def _weigh(
     optimizer: int,
     confined: Callable[[Stamp], bool],
     frozen: set[int],
+    apart: frozenset[str],
 ) -> _Weighed | None:
     """Weigh what files say that agree with the rest in nothing."""
+    exact = tuple(stamp for stamp in own if stamp.exact)
+    if exact:  # there is no other way to read it
+        said = exact[0].step
+        same = tuple(stamp for stamp in own if stamp.step == said)
+        return _Weighed(said, step, Level.CERTAIN, same, direct=True, harmless=False)
     direct = [stamp for stamp in own if common.elsewhere(stamp, files)]
     alone = [stamp for stamp in own if not common.elsewhere(stamp, files)]
     values = {stamp.step for stamp in direct}
@@ -228,6 +258,7 @@ def _weigh(
         pass  # parameters in good files lag just as much: all were frozen at that step
     elif direct and (
         twice
+        or any(stamp.scheme in apart for stamp in direct)
         or len(kinds) > 1
         or (len(spread) > 1 and math.comb(optimizer, len(lagging)) >= _BY_CHANCE)
     ):

@@ -6,11 +6,11 @@ taken (absolutely), or how far one rank has read its data (comparable with what 
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ckptctl.model.companion import Companion, Kind
 from ckptctl.model.components import KeyName
 
 MOST_BYTES = 64 << 10
@@ -41,26 +41,21 @@ _WIDEST, _DEEPEST, _MOST = 64, 8, 512
 Path = tuple[str | int, ...]
 
 
-class Kind(enum.Enum):
-    """What counts, the most telling first."""
-
-    PROGRESS = "progress"
-    OPTIMIZER = "optimizer"
-    GROUP = "parameter group"
-    SCHEDULER = "scheduler"
-
-
 @dataclass(frozen=True, slots=True)
 class Stamp:
     """One absolute step that a file holds.
 
     ``key`` is equal for what different ranks keep under one name: their numbers are taken out.
+    ``scheme`` names a way of counting that others share; what is ``exact`` can be of no other step
+    than the whole checkpoint.
     """
 
     file: str
     key: str
     kind: Kind
     step: int
+    scheme: str = ""
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +115,22 @@ def stamps_of(
 
 
 def _stamp(file: str, name: KeyName, value: object) -> Stamp | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    if not 0 <= value < 1 << 53 or int(value) != value:
+    number = _whole(value)
+    if number is None:
         return None
     component, last = name.component, name.last
     if component == "optimizer":
         if last != "step":
             return None
         kind = Kind.GROUP if "param_groups" in name.text.split(".") else Kind.OPTIMIZER
-        return Stamp(file, name.text, kind, int(value))
+        return Stamp(file, name.text, kind, number)
     if component in ("data", "rng", "model"):
         return None
     if last in _SCHEDULER:
-        step = int(value) + _SCHEDULER[last]
+        step = number + _SCHEDULER[last]
         return Stamp(file, name.text, Kind.SCHEDULER, step) if step >= 0 else None
     if last in _STEPS and component in ("progress", "other", None):
-        return Stamp(file, name.text, Kind.PROGRESS, int(value))
+        return Stamp(file, name.text, Kind.PROGRESS, number)
     return None
 
 
@@ -156,6 +150,33 @@ def _counter(file: str, name: KeyName, value: float, *, alone: bool) -> Counter 
         isinstance(element, str) and _MOVES.search(element.lower()) for element in path[-1:]
     )
     return Counter(file, name.text, value, moves)
+
+
+def stamps_beside(companion: Companion, value: object) -> Iterator[Stamp | RunMark]:
+    """Yield what a file beside the tensors states, where its framework puts it."""
+    if not isinstance(value, dict):
+        return
+    for told in companion.told:
+        if told.unless & value.keys():
+            continue
+        found: object = value
+        for key in told.path:
+            found = found.get(key) if isinstance(found, dict) else None
+        step = _whole(found)
+        if step is not None and step + told.offset >= 0:
+            key = ".".join(told.path)
+            yield Stamp(
+                companion.path, key, told.kind, step + told.offset, told.scheme, exact=told.exact
+            )
+    for key in _RUNS & value.keys():
+        if isinstance(value[key], str) and value[key]:
+            yield RunMark(companion.path, key, value[key][:200])
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 0 <= value < 1 << 53 and int(value) == value else None
 
 
 def leaves(value: object) -> Iterator[tuple[Path, int | float | str]]:

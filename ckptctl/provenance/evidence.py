@@ -10,6 +10,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ckptctl.model.checkpoint import Fault
 from ckptctl.model.finding import Gap
 from ckptctl.model.manifest import Receipt
 from ckptctl.provenance.counters import Counter, RunMark, Stamp
@@ -73,6 +74,21 @@ class Evidence:
     receipts: tuple[Receipt, ...] = ()
     neighbours: tuple[Neighbour, ...] = ()
     gaps: tuple[Gap, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What companions that are text were found to say: steps and runs, and digests of other files.
+
+    ``read`` are those that were read. ``digests`` are by path, and ``source`` is the file that has
+    them. ``faults`` are what does not fit in any of them.
+    """
+
+    read: tuple[str, ...] = ()
+    says: tuple[Stamp | RunMark, ...] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+    faults: tuple[Fault, ...] = ()
 
 
 class Source(enum.Enum):

@@ -14,7 +14,7 @@ import pytest
 from ckptctl.formats.dcp.metadata import parse
 from ckptctl.model.checkpoint import Entry, ObjectEntry, TensorEntry
 from ckptctl.model.commit_state import State
-from ckptctl.model.finding import Severity, Stage
+from ckptctl.model.finding import GapKind, Severity, Stage
 from ckptctl.model.geometry import Box, Boxes
 from ckptctl.operations.catalog.list import list_checkpoints
 from ckptctl.operations.find import find, locate
@@ -74,7 +74,10 @@ def test_whole_samples(samples: Path, case: str) -> None:
     assert worst is None or worst is Severity.NOTE, verification.report.findings
     assert verification.items > 0
     for row in verification.report.coverage:
-        if row.stage < Stage.IDENTITY:
+        if row.unit == "texts":  # there is no CRC of them, and each is named
+            assert not row.examined
+            assert all(gap.kind is GapKind.FORM_ONLY for gap in row.gaps), row
+        elif row.stage < Stage.IDENTITY:
             assert row.examined == row.total, row
 
 
@@ -83,6 +86,8 @@ def test_whole_samples_give_no_findings_but_those_of_times(samples: Path, case: 
     found = {finding.check for finding in verify_at(samples / case).report.findings}
     notes = {"partial-component"} if case in FOR_SOME_RANKS else set()
     notes |= {"shared-shard"} if case in MIXED_FROM else set()
+    # the paths in it were rewritten after it was made, with new CRCs and without new digests
+    notes |= {"rewritten-file"} if "verify_integrity" in case else set()
     assert found <= {"newer-than-metadata", "unknown-class", "oversized-storage", *notes}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from ckptctl.operations.find import find
 from ckptctl.storage import open_store
 from conftest import FIXTURES
 from contracts.layout import LayoutContract
+from support import companions
 from support.cli import run
 
 
@@ -27,9 +27,7 @@ class TestHuggingFaceFsdp(LayoutContract):
         """Write two parts that have all their keys in common."""
         copy_part(path / "pytorch_model_fsdp_0", step)
         copy_part(path / "optimizer_0", step)
-        (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
-        for name in ("scheduler.pt", "rng_state_0.pth", "rng_state_1.pth"):
-            shutil.copy(next((path / "optimizer_0").glob("*.distcp")), path / name)
+        companions.trainer(path, step, ranks=4)
 
 
 class TestOlmoCore(LayoutContract):
@@ -37,12 +35,7 @@ class TestOlmoCore(LayoutContract):
 
     def write(self, path: Path, step: int) -> None:
         copy_part(path / "model_and_optim", step)
-        (path / ".metadata.json").write_text('{"version": "3.0.0"}')
-        (path / "train").mkdir()
-        for rank in range(4):
-            shutil.copy(
-                next((path / "model_and_optim").glob("*.distcp")), path / f"train/rank{rank}.pt"
-            )
+        companions.olmo(path, step, ranks=4)
 
 
 class TestNeMo(LayoutContract):
@@ -59,7 +52,7 @@ class TestLightningFolders(LayoutContract):
 
     def write(self, path: Path, step: int) -> None:
         copy_part(path, step)
-        shutil.copy(next(path.glob("*.distcp")), path / "meta.pt")
+        companions.lightning(path, step)
 
 
 class TestMegatron(LayoutContract):
@@ -67,7 +60,7 @@ class TestMegatron(LayoutContract):
 
     def write(self, path: Path, step: int) -> None:
         copy_part(path, step)
-        (path / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
+        companions.megatron(path, step)
 
 
 def test_parts_are_not_resharded_but_converted(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ckptctl.model.checkpoint import Checkpoint, FaultKind, ObjectEntry, TensorE
 from ckptctl.model.commit_state import State
 from ckptctl.storage import open_store
 from conftest import FIXTURES
+from support import companions
 
 STEP = FIXTURES / "fsdp2" / "step-12"
 
@@ -35,8 +36,7 @@ def trainer(tmp_path: Path) -> Path:
     root = tmp_path / "checkpoint-12"
     for part in ("pytorch_model_fsdp_0", "optimizer_0"):
         shutil.copytree(STEP, root / part)
-    for name in ("trainer_state.json", "scheduler.pt", "rng_state_0.pth", "rng_state_1.pth"):
-        (root / name).write_bytes(b"{}")
+    companions.trainer(root, 12, ranks=4)
     return root
 
 
@@ -127,8 +127,8 @@ def test_a_shard_of_a_part_is_missed_or_too_short(trainer: Path) -> None:
 
 def test_a_model_that_was_saved_alone_lacks_nothing(trainer: Path) -> None:
     shutil.rmtree(trainer / "optimizer_0")
-    for name in ("scheduler.pt", "rng_state_0.pth", "rng_state_1.pth"):
-        (trainer / name).unlink()
+    for one in (trainer / "scheduler.pt", *trainer.glob("rng_state_*.pth")):
+        one.unlink()
     assert state("huggingface-fsdp", trainer) == (State.COMPLETE, "")
     assert not load("huggingface-fsdp", trainer).faults
 
@@ -145,10 +145,7 @@ def test_olmo_needs_a_file_of_each_rank_that_wrote_shards(tmp_path: Path) -> Non
     root = tmp_path / "step12"
     shutil.copytree(STEP, root / "model_and_optim")
     ranks = len(dcp.read(open_store(str(STEP)), "").ranks)
-    (root / ".metadata.json").write_bytes(b"{}")
-    (root / "train").mkdir()
-    for rank in range(ranks):
-        (root / "train" / f"rank{rank}.pt").write_bytes(b"")
+    companions.olmo(root, 12, ranks=ranks)
     assert state("olmo-core", root) == (State.COMPLETE, "")
     one = whole(load("olmo-core", root))
     assert set(one.entries) == set(dcp.read(open_store(str(STEP)), "").entries)
@@ -196,7 +193,7 @@ def test_megatron_of_today_has_no_common_file(tmp_path: Path) -> None:
     assert not load("megatron", root).faults
 
 
-@pytest.mark.parametrize("lost", ["trainer_state.json", "scheduler.pt"])
+@pytest.mark.parametrize("lost", ["trainer_state.json", "scheduler.pt", "rng_state_3.pth"])
 def test_what_a_trainer_needs_beside_the_parts(trainer: Path, lost: str) -> None:
     assert without("huggingface-fsdp", trainer, lost) == ([lost], f"{lost} is not there")
 

@@ -370,7 +370,8 @@ def test_a_companion_that_cannot_be_read_is_named(
     (problem,) = found.problems
     assert problem.startswith(f"{name}: ")
     assert found.progress["step"] == 12
-    assert run("commit", path).code == 0
+    # beside shards only Lightning has a file of this name, so that it is known what must be in it
+    assert run("commit", path).code == (10 if name == "meta.pt" else 0)
 
 
 def test_odd_values_of_a_configuration_become_text(copy: Callable[..., Path]) -> None:

@@ -197,10 +197,13 @@ def _see_zip(
     faults: list[Fault] = []
     records: list[RecordSeen] = []
     small: dict[str, bytes] = {}
+    root = ""
     try:
         directory = torchzip.read_directory(lambda a, b: bytes(data.get(a, b)), length)
         if isinstance(data, Stream):
             data.extend_tail(directory.start)
+        if directory.heads:
+            root = directory.heads[0].raw_name.partition(b"/")[0].decode("utf-8", "replace")
         position = 0
         for head in directory.heads:
             if head.header != position:
@@ -255,6 +258,7 @@ def _see_zip(
         tuple(faults),
         bytes_read=item.length,
         values=values_of(payload, scanner, big=_big(small)) if values and payload else None,
+        root=root,
     )
 
 

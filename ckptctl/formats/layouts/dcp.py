@@ -6,6 +6,7 @@ torchtitan writes such directories, and so does whoever calls ``dcp.save``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import replace
 
 from ckptctl.errors import NotFound
 from ckptctl.formats.base import (
@@ -18,6 +19,7 @@ from ckptctl.formats.base import (
     StateSeen,
     Sure,
 )
+from ckptctl.formats.companions import companions_of
 from ckptctl.formats.dcp import reader
 from ckptctl.formats.dcp.summary import summarise
 from ckptctl.model.checkpoint import Checkpoint, Entry, File, Items
@@ -77,8 +79,10 @@ class Dcp(Layout):
             )
 
     def read(self, store: Store, base: str, files: Mapping[str, File]) -> Checkpoint:
-        """Read the metadata, or what each rank's says."""
-        return reader.read(store, base, files)
+        """Read the metadata, or what each rank's says; other files may be what ``torch.save`` wrote."""
+        found = reader.read(store, base, files)
+        tensors = {*found.sources, *set(found.items.paths)}
+        return replace(found, companions=companions_of(files, tensors=tensors))
 
     def is_one(self, path: str) -> bool:
         """Shards and metadata are files."""

@@ -13,8 +13,10 @@ from typing import Any
 
 from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, StepKind, Sure
 from ckptctl.formats.claims import directory, missing, missing_of_sets, numbered
-from ckptctl.formats.composite import Composite, Part
-from ckptctl.model.checkpoint import File
+from ckptctl.formats.companions import Rule
+from ckptctl.formats.composite import Composite, Part, ranks_of
+from ckptctl.model.checkpoint import Checkpoint, File
+from ckptctl.model.companion import UPDATES, Form, Kind, Told
 from ckptctl.storage import Store
 
 _STATE = "trainer_state.json"
@@ -36,6 +38,50 @@ _TRAINER = re.compile(r"rng_state(?:_\d+)?\.pth|(?:optimizer|scheduler)\.pt|trai
 _RESUMED = re.compile(r"rng_state(?:_\d+)?\.pth|scheduler\.(?:pt|bin)|random_states_\d+\.pkl")
 _COUNTED = re.compile(r"checkpoint_(\d{1,18})")
 _NUMBERED = re.compile(r"checkpoint-(\d{1,18})")
+_PROGRESS = "the step and the place in the data: the Trainer does not resume"
+_SCHEDULE = "the schedule, and the optimizer's state, which the Trainer skips"
+_RANDOM_STATE = "the random state of a rank"
+_OF_PLATEAU = frozenset({"best", "num_bad_epochs", "patience"})
+"""Keys of a scheduler that steps when a metric was computed, not with the optimizer."""
+
+
+def _steps(scheme: str = "") -> tuple[Told, ...]:
+    return tuple(
+        Told((key,), Kind.SCHEDULER, offset, scheme=scheme, unless=_OF_PLATEAU)
+        for key, offset in (("last_epoch", 0), ("_step_count", -1))
+    )
+
+
+RULES = (
+    Rule(
+        r"trainer_state\.json",
+        Form.JSON,
+        _PROGRESS,
+        told=(Told(("global_step",), exact=True),),
+        needs={"global_step": (int,)},
+    ),
+    Rule(r"scheduler\.pt", Form.TORCH, _SCHEDULE, told=_steps(UPDATES)),
+    Rule(r"scheduler(?:_\d+)?\.bin", Form.TORCH, "the schedule", told=_steps()),
+    Rule(_RNG.pattern + r"|rng_state\.pth|" + _RANDOM.pattern, Form.TORCH, _RANDOM_STATE),
+    Rule(r"scaler(?:_\d+)?\.pt", Form.TORCH, "the scaler of gradients"),
+    Rule(r"training_args\.bin", Form.TORCH, "the arguments of the training", state=False),
+    Rule(
+        r"custom_checkpoint_\d+\.pkl",
+        Form.TORCH,
+        "an object that the training gave accelerate to keep",
+        told=(Told(("step",)), Told(("global_step",))),
+    ),
+    Rule(
+        r"(?:sampler|dl_state_dict)(?:_\d+)?\.bin", Form.TORCH, "the place in the data of a loader"
+    ),
+    Rule(
+        r"(?:config|generation_config|tokenizer_config|special_tokens_map)\.json",
+        Form.JSON,
+        "the configuration of the model or the tokenizer",
+        state=False,
+    ),
+)
+"""What the Trainer and accelerate put beside the tensors."""
 
 
 def _is_one(folder: Folder) -> Sure | None:
@@ -160,6 +206,7 @@ class HuggingFaceFsdp(Composite):
         Part(_FSDP_MODEL.pattern, "pytorch_model_fsdp_0", "the model", "model"),
         Part(_FSDP_OPTIMIZER.pattern, "optimizer_0", "the optimizer's state", "optimizer"),
     )
+    rules = RULES
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with sharded states of a run."""
@@ -175,11 +222,22 @@ class HuggingFaceFsdp(Composite):
 
     def beside(self, store: Store, base: str, files: Mapping[str, File]) -> Mapping[str, str]:
         """Return what the Trainer needs beside both: it skips the optimizer without a scheduler."""
-        if _STATE not in files and not any(_TRAINER.fullmatch(name) for name in files):
-            return {}  # accelerate's
-        found = {_STATE: "the step and the place in the data: the Trainer does not resume"}
-        if any(_FSDP_OPTIMIZER.fullmatch(name.partition("/")[0]) for name in files):
-            found["scheduler.pt"] = (
-                "the schedule, and the optimizer's state, which the Trainer skips"
-            )
+        accelerate = _STATE not in files and not any(_TRAINER.fullmatch(name) for name in files)
+        found = {}
+        if not accelerate:
+            found[_STATE] = _PROGRESS
+            if any(_FSDP_OPTIMIZER.fullmatch(name.partition("/")[0]) for name in files):
+                found["scheduler.pt"] = _SCHEDULE
+        pattern, name = (
+            (_RANDOM, "random_states_{}.pkl") if accelerate else (_RNG, "rng_state_{}.pth")
+        )
+        there = numbered(files, pattern)
+        if there:  # of a save without any, nobody missed them
+            names = missing(there, name, max(ranks_of(files), *(rank + 1 for rank in there)))
+            found |= dict.fromkeys(names, _RANDOM_STATE)
         return found
+
+    def tied(self, checkpoint: Checkpoint) -> frozenset[Kind]:
+        """Say that the Trainer lets the schedule take a step whenever the optimizer does."""
+        trainer = "scheduler.pt" in checkpoint.companions
+        return frozenset({Kind.OPTIMIZER}) if trainer else frozenset()

@@ -12,11 +12,13 @@ from typing import Any
 
 from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, StepKind, Sure
 from ckptctl.formats.claims import directory, file
+from ckptctl.formats.companions import Rule
 from ckptctl.formats.composite import AccompaniedDcp
 from ckptctl.formats.dcp import reader
 from ckptctl.formats.torch.glance import beginning, number
 from ckptctl.formats.torch.layout import ReadsTorch
-from ckptctl.model.checkpoint import File
+from ckptctl.model.checkpoint import Checkpoint, File
+from ckptctl.model.companion import UPDATES, Form, Kind, Told
 from ckptctl.storage import Store
 
 _META = "meta.pt"
@@ -25,6 +27,10 @@ _UNFINISHED = "-unfinished"
 _NAMED = re.compile(r"(?:.*[-_])?(?:epoch|step)=\d+.*\.ckpt", re.IGNORECASE)
 _LAST = re.compile(r"last(?:-v\d+)?\.ckpt")
 _POINTERS = (PointerRule(r"last(?:-v\d+)?\.ckpt"),)
+_STATE = "the step, the loops and the schedule: Lightning does not load the rest"
+_OPTIMIZER = re.compile(r"optimizer_\d+(?=\.)")
+_SCALED = frozenset({"MixedPrecision", "FSDPPrecision", "HalfPrecision", "AMPPrecision"})
+"""Under these names a scaler may be kept, which lets steps be skipped that Lightning counts."""
 
 
 def _recorded(folder: Folder, name: str) -> dict[str, Any] | None:
@@ -73,6 +79,17 @@ class LightningFolders(AccompaniedDcp):
     name = "lightning-dcp"
     title = "Lightning: FSDP, model parallel"
     pointers = _POINTERS
+    rules = (
+        Rule(
+            r"meta\.pt",
+            Form.TORCH,
+            _STATE,
+            told=(
+                Told(("global_step",), exact=True),
+                Told(("global_step",), scheme=UPDATES, unless=_SCALED),
+            ),
+        ),
+    )
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with ``meta.pt``, or with shards and a name that Lightning gives."""
@@ -91,7 +108,12 @@ class LightningFolders(AccompaniedDcp):
 
     def beside(self, store: Store, base: str, files: Mapping[str, File]) -> Mapping[str, str]:
         """Return what Lightning keeps beside the shards."""
-        return {_META: "the step, the loops and the schedule: Lightning does not load the rest"}
+        return {_META: _STATE}
+
+    def tied(self, checkpoint: Checkpoint) -> frozenset[Kind]:
+        """Say that the optimizer counts as the loops do, which sum up over several of them."""
+        found = {m[0] for key in checkpoint.entries if (m := _OPTIMIZER.match(key))}
+        return frozenset({Kind.OPTIMIZER}) if len(found) == 1 else frozenset()
 
 
 class LightningDeepSpeed(Layout):

@@ -13,11 +13,13 @@ from collections.abc import Iterator, Mapping
 
 from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, Sure, read_small
 from ckptctl.formats.claims import directory
+from ckptctl.formats.companions import Rule
 from ckptctl.formats.composite import AccompaniedDcp, Composite, Part
 from ckptctl.formats.dcp import reader
 from ckptctl.formats.torch.glance import beginning, number
 from ckptctl.model.belonging import foreign
 from ckptctl.model.checkpoint import File
+from ckptctl.model.companion import Form, Told
 from ckptctl.model.paths import join
 from ckptctl.storage import Store
 
@@ -28,6 +30,28 @@ _COMMON = "common.pt"
 _MODEL, _OPTIMIZER = "model_optim_rng.pt", "distrib_optim.pt"
 _MOST_RANKS = 256
 _TRACKER = PointerRule("latest_checkpointed_iteration.txt")
+_MARKER = "the whole: Megatron takes it for no distributed checkpoint"
+_STATE = "the iteration, the arguments and the schedule"
+
+
+def _rules(prefix: str = "") -> tuple[Rule, ...]:
+    """Return what lies beside the shards, in the directory of them."""
+    return (
+        Rule(rf"{prefix}common\.pt", Form.TORCH, _STATE, told=(Told(("iteration",), exact=True),)),
+        Rule(
+            rf"{prefix}metadata\.json",
+            Form.JSON,
+            _MARKER,
+            state=False,
+            needs={"sharded_backend": (str,)},
+        ),
+        Rule(
+            rf"{prefix}integrity\.json",
+            Form.DIGESTS,
+            "the digests of all other files: Megatron refuses it where it is to compare them",
+            state=False,
+        ),
+    )
 
 
 def _said(folder: Folder) -> Mapping[str, object]:
@@ -59,12 +83,13 @@ class Megatron(AccompaniedDcp):
     name = "megatron"
     title = "Megatron torch_dist"
     pointers = (_TRACKER,)
+    rules = _rules()
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with Megatron's metadata, or with what its name promises."""
         if folder.files.isdisjoint((_METADATA, _COMMON)):
             return
-        named = _NAME.fullmatch(folder.name.text) and _COMMON in folder.files
+        named = _NAME.fullmatch(folder.name.text) is not None
         if _backend(_said(folder)) not in ("", "zarr") or (named and reader.detect(folder.names)):
             needed = [".metadata", _METADATA, *([_COMMON] if _has_common(_said(folder)) else [])]
             lacks = [name for name in needed if name not in folder.files]
@@ -72,11 +97,11 @@ class Megatron(AccompaniedDcp):
 
     def beside(self, store: Store, base: str, files: Mapping[str, File]) -> Mapping[str, str]:
         """Return the marker that is written last, and the common state where it names one."""
-        found = {_METADATA: "the whole: Megatron takes it for no distributed checkpoint"}
+        found = {_METADATA: _MARKER}
         if _METADATA in files and _COMMON not in files:
             said = _json(read_small(store, join(base, _METADATA)) or b"")
             if _has_common(said):
-                found[_COMMON] = "the iteration, the arguments and the schedule"
+                found[_COMMON] = _STATE
         return found
 
 
@@ -86,6 +111,7 @@ class NeMo(Composite):
     name = "nemo"
     title = "NeMo"
     parts = (Part("weights", "weights", "the whole state"),)
+    rules = _rules("weights/")
 
     def belongs(self, path: str) -> bool:
         """Take all of what describes the model, which is pickled by parts."""

@@ -10,11 +10,14 @@ from collections.abc import Iterator, Mapping
 
 from ckptctl.formats.base import Claim, Folder, Sure
 from ckptctl.formats.claims import directory
+from ckptctl.formats.companions import Rule
 from ckptctl.formats.composite import Composite, Part, ranks_of
 from ckptctl.model.checkpoint import File
+from ckptctl.model.companion import Form, Told
 from ckptctl.storage import Store
 
 _METADATA = ".metadata.json"
+_PASSED_OVER = "the whole: OLMo-core passes over it and resumes from an older one"
 
 
 class OlmoCore(Composite):
@@ -23,6 +26,16 @@ class OlmoCore(Composite):
     name = "olmo-core"
     title = "OLMo-core"
     parts = (Part("model_and_optim", "model_and_optim", "the model and the optimizer"),)
+    rules = (
+        Rule(
+            r"train/rank\d+\.pt",
+            Form.TORCH,
+            "the step, the random state and the place in the data of a rank",
+            told=(Told(("global_step",), exact=True),),
+        ),
+        Rule(r"\.metadata\.json", Form.JSON, _PASSED_OVER, state=False),
+        Rule(r"config\.json", Form.JSON, "the configuration", state=False),
+    )
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with the model and the optimizer, or what is left of one."""
@@ -35,8 +48,7 @@ class OlmoCore(Composite):
 
     def beside(self, store: Store, base: str, files: Mapping[str, File]) -> Mapping[str, str]:
         """Return the marker, and what each rank that wrote shards keeps."""
-        passed_over = "the whole: OLMo-core passes over it and resumes from an older one"
-        found = {_METADATA: passed_over, "train/rank0.pt": passed_over}
+        found = {_METADATA: _PASSED_OVER, "train/rank0.pt": _PASSED_OVER}
         for rank in range(1, ranks_of(files)):
             found[f"train/rank{rank}.pt"] = (
                 f"the random state and the place in the data of rank {rank}, which gets rank 0's"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ckptctl.checks import Context
 from ckptctl.errors import MalformedData, UnsafeData
 from ckptctl.formats.items.crc_summary import TAIL, CrcSummary, summary_from, summary_in
-from ckptctl.formats.pickles.values import decode_item, decode_pickle
+from ckptctl.formats.pickles.values import MAX_VALUE, decode_item, decode_pickle
 from ckptctl.model.checkpoint import Entry, Item, TensorEntry
+from ckptctl.model.companion import UPDATES, Form
 from ckptctl.model.components import KeyName, elements
 from ckptctl.model.observation import ItemSeen
 from ckptctl.provenance.counters import (
@@ -20,6 +21,7 @@ from ckptctl.provenance.counters import (
     Stamp,
     counts_steps,
     moment_of,
+    stamps_beside,
     stamps_of,
     tells,
 )
@@ -59,6 +61,7 @@ class Plan:
         self._entries = checkpoint.entries
         self._paths = checkpoint.paths_in_state
         self._alone = checkpoint.replicated
+        self.companions, self.tied = checkpoint.companions, checkpoint.tied
         self._kinds: dict[str, tuple[bool, Likeness | None]] = {}
         self.kept: dict[str, dict[int, Item]] = {}
         self.spots: dict[str, list[Spot]] = {}
@@ -79,6 +82,10 @@ class Plan:
                 if len(held) > 8:
                     held.sort()
                     del held[2:]
+        for path, one in checkpoint.companions.items():
+            file = checkpoint.files[path]
+            if one.form is Form.TORCH and one.state and 0 < file.size <= MAX_VALUE:
+                self.kept.setdefault(path, {})[0] = Item("", None, path, 0, file.size)
         for path, by_kind in best.items():
             chosen = [
                 index
@@ -175,14 +182,23 @@ class Collector:
             self._summaries[offset] = found
 
     def _decode(self, fqn: str, body: bytes) -> None:
+        companion = None if fqn else self._plan.companions.get(self._path)
         try:
+            if companion is not None:
+                value = decode_item(body, attributes=True)
+                self._says.extend(stamps_beside(companion, value))
+                return
             value = decode_item(body)
             if isinstance(value, bytes) and value[:1] == b"\x80":
                 value = decode_pickle(value)
         except (MalformedData, UnsafeData):
             return  # reported elsewhere; it says nothing here
         path = self._plan.path_of(fqn)
-        self._says.extend(stamps_of(self._path, path, value, alone=self._alone))
+        tied = self._plan.tied
+        self._says.extend(
+            replace(one, scheme=UPDATES) if isinstance(one, Stamp) and one.kind in tied else one
+            for one in stamps_of(self._path, path, value, alone=self._alone)
+        )
 
     def done(self) -> Collected:
         """Return what was picked up."""

@@ -12,6 +12,7 @@ from ckptctl.operations.located import Located
 from ckptctl.operations.provenance.collect import Collection
 from ckptctl.operations.provenance.neighbours import named_part, neighbours_of
 from ckptctl.operations.verify.options import Options
+from ckptctl.provenance.counters import RunMark, Stamp
 from ckptctl.provenance.evidence import Evidence, Identity, Source
 from ckptctl.words import listed
 
@@ -36,13 +37,19 @@ def gather(
     declared = manifest.step if manifest is not None and manifest.step is not None else step
     named, by_name = named_part(located.store, located.place)
     plan = collected.plan if any(options.asks(check) for check in COMPARING) else None
+    companions = [
+        one.path
+        for one in context.checkpoint.companions.values()
+        if one.state and one.known and context.checkpoint.files[one.path].is_file
+    ]
+    said = context.beside.says
     return Evidence(
-        files=tuple(sorted(context.present)),
+        files=tuple(sorted({*context.present, *companions})),
         declared=by_name if declared is None else declared,
         named=named,
-        stamps=tuple(collected.stamps),
+        stamps=(*collected.stamps, *(one for one in said if isinstance(one, Stamp))),
         counters=tuple(collected.counters),
-        runs=tuple(collected.runs),
+        runs=(*collected.runs, *(one for one in said if isinstance(one, RunMark))),
         makers=dict(collected.makers),
         receipts=tuple(_receipts(located, context, gaps)),
         neighbours=tuple(

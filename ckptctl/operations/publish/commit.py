@@ -31,6 +31,7 @@ from ckptctl.operations.publish.promises import promises_of
 from ckptctl.operations.publish.promote import Promoted
 from ckptctl.operations.publish.receipts import compare_receipts, receipts_of
 from ckptctl.operations.publish.stability import refuse_changes, settle
+from ckptctl.operations.verify.beside import Companions
 from ckptctl.operations.verify.options import Options as VerifyOptions
 from ckptctl.operations.verify.stages import Content, Identity, Structure, run_stages
 from ckptctl.operations.verify.work import Sealing, Work, begin
@@ -39,7 +40,7 @@ from ckptctl.provenance.evidence import Source
 from ckptctl.storage import WritableStore
 from ckptctl.version import __version__
 
-SEALING = (Structure(), Content(), Identity())
+SEALING = (Structure(), Companions(), Content(), Identity())
 """The stages of a verification that a commit runs; in the second every file is hashed as well."""
 
 

@@ -9,6 +9,7 @@ from threading import Lock
 
 from ckptctl.checks import ITEM_CHECKS, Context
 from ckptctl.errors import StorageError
+from ckptctl.formats.companions import LEGACY
 from ckptctl.formats.items.scan import block_of, scan_items
 from ckptctl.hashing import Hasher, digest_of
 from ckptctl.model.checkpoint import Fault, FaultKind, Item, rank_of
@@ -100,6 +101,9 @@ class Examiner:
 
         try:
             for seen in self._scan(unit.items, unit, sink, keep):
+                if seen.faults and not self._understood(seen):
+                    tally.add(seen, interpreted=False)
+                    continue
                 found = self._ask(seen)
                 if _accuses(found) or unconfirmed(seen):
                     seen, found = self._look_again(seen, found, unit)
@@ -144,6 +148,18 @@ class Examiner:
                 checksums=not unit.expected,
                 keep=keep,
             )
+
+    def _understood(self, seen: ItemSeen) -> bool:
+        """Tell whether what does not fit is damage: not where only a name promised what it is."""
+        companion = self._context.checkpoint.companions.get(seen.item.path)
+        if seen.item.fqn or companion is None:
+            return True
+        if any(fault.kind is FaultKind.UNSAFE_ITEM for fault in seen.faults):
+            return True
+        if not companion.known:
+            return False
+        with self._located.open(seen.item.path) as reader:
+            return reader.read(0, min(reader.size, len(LEGACY))) != LEGACY
 
     def _ask(self, seen: ItemSeen) -> list[Finding]:
         return [finding for check in self._checks for finding in check.ask(self._context, seen)]
@@ -210,8 +226,8 @@ def _accuses(findings: list[Finding]) -> bool:
 def _accusation(unit: Unit, first: str, second: str) -> Fault:
     where = Location(file=unit.path, rank=rank_of(unit.path))
     if first != second:
-        message = f"two reads gave {first} and {second}; the manifest promises {unit.expected}"
+        message = f"two reads gave {first} and {second}; {unit.promised} promises {unit.expected}"
         return Fault(FaultKind.UNSTABLE_FILE, message, where)
     return Fault(
-        FaultKind.ALTERED_FILE, f"{first}, and the manifest promises {unit.expected}", where
+        FaultKind.ALTERED_FILE, f"{first}, and {unit.promised} promises {unit.expected}", where
     )

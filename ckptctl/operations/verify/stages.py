@@ -26,6 +26,7 @@ from ckptctl.operations.provenance.evidence import coverage_of as identity_cover
 from ckptctl.operations.provenance.evidence import gather
 from ckptctl.operations.verify.audit import audit_of
 from ckptctl.operations.verify.audit import coverage_of as audit_coverage
+from ckptctl.operations.verify.beside import Companions, weigh_digests
 from ckptctl.operations.verify.examine import Done, Examiner
 from ckptctl.operations.verify.units import ToRead, item_units, sealing_units, to_read
 from ckptctl.operations.verify.values import coverage as value_coverage
@@ -100,12 +101,15 @@ class Content:
             problem = problem or done.problem
             collected.add(done.collected)
             faults += done.faults
-            digests[done.unit.path] = done.unit.size, done.digest
-            checked[done.unit.path] = done.against
+            if not done.unit.expected:
+                digests[done.unit.path] = done.unit.size, done.digest
+                checked[done.unit.path] = done.against
             unread += _unread(done)
             if work.sealing is not None and (problem or unread):
                 break
         reports += _second_look(work, context, examiner, faults)
+        damaged = {f.where.file for one in reports for f in one.findings if f.where.file}
+        faults = weigh_digests(context, faults, damaged)
         context = replace(context, content_faults=tuple(faults))
         report = Report.all(reports)
         work = work.found(
@@ -148,7 +152,14 @@ class Identity:
         return work.ask(IDENTITY_CHECKS, context, rows, examined=told)
 
 
-STAGES: tuple[Step, ...] = (Structure(), Completeness(), Content(), Values(), Identity())
+STAGES: tuple[Step, ...] = (
+    Structure(),
+    Companions(),
+    Completeness(),
+    Content(),
+    Values(),
+    Identity(),
+)
 """All of them, in the order in which they run."""
 
 

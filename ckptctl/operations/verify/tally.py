@@ -15,17 +15,24 @@ class Tally:
 
     def __init__(self, unit: Unit, options: Options) -> None:
         self._unit, self._options = unit, options
+        self._what = "items" if all(item.fqn for item in unit.items) else "companions"
         self._items = self._records = self._checked = self._bytes = 0
         self._item_gaps: list[Gap] = []
         self._content_gaps: list[Gap] = []
 
-    def add(self, seen: ItemSeen) -> None:
-        """Count one item."""
+    def add(self, seen: ItemSeen, *, interpreted: bool = True) -> None:
+        """Count one item, or a companion of which nothing is known."""
         self._bytes += seen.bytes_read
         if seen.unread:
             content = self._unit.content
             gap = unread(seen.unread) if content else Gap(GapKind.LEFT_OUT, seen.unread)
             self._item_gaps.append(gap)
+            return
+        if not interpreted:
+            reason = f"{seen.item.path}: not in a form that is read"
+            self._item_gaps.append(Gap(GapKind.NOT_INTERPRETED, reason))
+            self._content_gaps.append(Gap(GapKind.FORM_ONLY, f"no CRC recorded: {seen.item.path}"))
+            self._items, self._records = self._items + 1, self._records + 1
             return
         self._items += 1
         if seen.payload is not None and seen.payload.kind != "plain":
@@ -57,7 +64,7 @@ class Tally:
         missing = total - self._items - skipped
         if missing and problem:
             self._item_gaps.append(unread(problem, missing))
-        items = Coverage(Stage.ITEMS, "items", self._items, total, gaps=united(self._item_gaps))
+        items = Coverage(Stage.ITEMS, self._what, self._items, total, gaps=united(self._item_gaps))
         if self._unit.expected:  # the digest of the file says more than CRCs
             gaps = (unread(problem),) if problem else ()
             hashed = 0 if problem else 1

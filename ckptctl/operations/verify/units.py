@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from ckptctl.checks import Context
 from ckptctl.hashing import algorithm_of
 from ckptctl.model.checkpoint import Item
+from ckptctl.model.companion import Form
 from ckptctl.model.finding import Coverage, Gap, GapKind, Stage
 from ckptctl.operations.verify.options import Options
 
@@ -22,7 +23,8 @@ _UNIT = 64 << 20
 class Unit:
     """What one worker does: look at neighbouring items of a file, hash the file, or both at once.
 
-    Without ``algorithm`` nothing is hashed. ``expected`` is the digest to compare with.
+    Without ``algorithm`` nothing is hashed. ``expected`` is the digest to compare with, and
+    ``promised`` what promises it.
     """
 
     path: str
@@ -31,6 +33,7 @@ class Unit:
     algorithm: str = ""
     expected: str = ""
     size: int = 0
+    promised: str = ""
 
     @property
     def bytes(self) -> int:
@@ -52,8 +55,10 @@ class ToRead:
 def to_read(context: Context, options: Options) -> ToRead:
     """Choose what is read, and account for what is not: digests cover it, or it was left out."""
     manifest = context.seal.manifest
-    if manifest is None or options.sample is not None or options.part is not None:
+    if options.sample is not None or options.part is not None:
         return ToRead(item_units(context, options), [])
+    if manifest is None:
+        return _without_manifest(context, options)
     if not options.quick:
         if options.values:
             return _hashed_and_seen(context, options)
@@ -69,8 +74,41 @@ def to_read(context: Context, options: Options) -> ToRead:
     return ToRead(units + item_units(context, options), rows)
 
 
+def _without_manifest(context: Context, options: Options) -> ToRead:
+    """Look at all items; where a companion has digests of files, hash these on the way."""
+    if not context.beside.digests:
+        return ToRead(item_units(context, options), [])
+    if not options.quick:
+        return _hashed_and_seen(context, options)
+    units = _hashing_units(context, largest=SMALL_FILE)
+    rows = []
+    omitted = len(context.beside.digests) - len(units)
+    if omitted > 0:
+        gap = replace(options.left_out, count=omitted)
+        rows.append(Coverage(Stage.CONTENT, "files", 0, omitted, gaps=(gap,)))
+    return ToRead(units + item_units(context, options), rows)
+
+
+def item_of(path: str, size: int) -> Item:
+    """Describe a companion that ``torch.save`` wrote as what it is: one item that fills its file."""
+    return Item("", None, path, 0, size)
+
+
+def _companion_units(context: Context, options: Options) -> list[Unit]:
+    """Return one unit for each companion that ``torch.save`` wrote and that has bytes."""
+    files = context.checkpoint.files
+    content = not options.quick and options.sample is None
+    if options.part is not None:  # whoever does the first part does all of them
+        content = options.part[0] == 1
+    return [
+        Unit(path, (item_of(path, files[path].size),), content)
+        for path, one in context.checkpoint.companions.items()
+        if one.form is Form.TORCH and files[path].is_file and files[path].size
+    ]
+
+
 def item_units(context: Context, options: Options) -> list[Unit]:
-    """Cut the items that lie inside their files into units of work."""
+    """Cut the items that lie inside their files into units of work; companions are one each."""
     units: list[Unit] = []
     chosen = _chooser(context, options)
     for path, size in context.present.items():
@@ -89,25 +127,31 @@ def item_units(context: Context, options: Options) -> list[Unit]:
             run_content, run_bytes = content, run_bytes + item.length
         if run:
             units.append(Unit(path, tuple(run), run_content))
-    return units
+    return units + _companion_units(context, options)
 
 
 def _hashing_units(context: Context, *, largest: int | None = None) -> list[Unit]:
-    """Return one unit for each file that the manifest promises and that has its size."""
-    manifest, files = context.seal.manifest, context.checkpoint.files
-    return [
-        Unit(
-            record.path,
-            algorithm=algorithm_of(record.digest),
-            expected=record.digest,
-            size=record.size,
-        )
-        for record in (manifest.files if manifest else ())
-        if record.path in files
-        and files[record.path].is_file
-        and files[record.path].size == record.size
-        and (largest is None or record.size <= largest)
-    ]
+    """Return one unit for each file of which a digest is promised and that has its size."""
+    files, found = context.checkpoint.files, []
+    for path, size, digest, by in _promises(context):
+        file = files.get(path)
+        if file is None or not file.is_file or size not in (None, file.size):
+            continue
+        if largest is None or file.size <= largest:
+            algorithm = algorithm_of(digest)
+            found.append(
+                Unit(path, algorithm=algorithm, expected=digest, size=file.size, promised=by)
+            )
+    return found
+
+
+def _promises(context: Context) -> Iterator[tuple[str, int | None, str, str]]:
+    """Yield path, size and digest of files, and what promises them: a manifest or a companion."""
+    manifest = context.seal.manifest
+    for record in manifest.files if manifest else ():
+        yield record.path, record.size, record.digest, "the manifest"
+    for path, digest in context.beside.digests.items() if manifest is None else ():
+        yield path, None, digest, context.beside.source
 
 
 def _promised(context: Context) -> frozenset[str]:
@@ -130,11 +174,12 @@ def sealing_units(
     items: dict[str, list[Item]] = {}
     for unit in item_units(context, options):
         items.setdefault(unit.path, []).extend(unit.items)
-    return [
+    units = [
         Unit(path, tuple(items.get(path, ())), content=True, algorithm=algorithm, size=file.size)
         for path, file in context.checkpoint.files.items()
         if path in files
     ]
+    return units + _hashing_units(context)  # what a companion promises is compared as well
 
 
 def _hashed_and_seen(context: Context, options: Options) -> ToRead:
