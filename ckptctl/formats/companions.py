@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ckptctl.errors import MalformedData
+from ckptctl.model.belonging import foreign
 from ckptctl.model.checkpoint import Fault, FaultKind, File
 from ckptctl.model.companion import Companion, Form, Told
 from ckptctl.model.finding import Location
@@ -55,21 +56,21 @@ class Rule:
 
 
 def companions_of(
-    files: Iterable[str], rules: Iterable[Rule] = (), *, tensors: Collection[str] = ()
+    files: Mapping[str, File], rules: Iterable[Rule] = (), *, tensors: Collection[str] = ()
 ) -> dict[str, Companion]:
     """Describe the files that rules know, and what else is named like one that ``torch.save`` wrote.
 
-    ``tensors`` are files that are read otherwise.
+    ``tensors`` are files that are read otherwise. What lies behind a link to a directory is no part.
     """
     known = [(re.compile(rule.pattern), rule) for rule in rules]
     found: dict[str, Companion] = {}
-    for path in files:
+    for path, file in files.items():
         if path in tensors or is_record(path):
             continue
         rule = next((rule for pattern, rule in known if pattern.fullmatch(path)), None)
         if rule is not None:
             found[path] = rule.of(path)
-        elif path.endswith(SUFFIXES):
+        elif path.endswith(SUFFIXES) and not file.behind and not foreign(path):
             found[path] = Companion(path, Form.TORCH, known=False)
     return found
 
