@@ -9,7 +9,16 @@ if TYPE_CHECKING:
     from ckptctl.comparison.difference import Diff
     from ckptctl.operations.catalog.history import Event, History
     from ckptctl.operations.catalog.list import Listing, Row
-    from ckptctl.operations.catalog.resolve import NoneUsable, Resolution, Skipped, Unresolved
+    from ckptctl.operations.catalog.resolution import (
+        Choice,
+        Lost,
+        NoneUsable,
+        Resolution,
+        Skipped,
+        TooMuchLost,
+        Undecided,
+        Unresolved,
+    )
     from ckptctl.operations.catalog.show import (
         BoxRow,
         Description,
@@ -29,6 +38,7 @@ if TYPE_CHECKING:
     from ckptctl.operations.retention.policy import Fate, Plan, Trashed
     from ckptctl.operations.retention.trash import Undeleted
     from ckptctl.operations.schemas import Schema
+    from ckptctl.operations.vacancy import Vacancy
     from ckptctl.operations.verify.several import Failure, Verifications
     from ckptctl.operations.verify.verify import Verification
 
@@ -38,10 +48,15 @@ _MODULES = {
     "History": "operations.catalog.history",
     "Listing": "operations.catalog.list",
     "Row": "operations.catalog.list",
-    "NoneUsable": "operations.catalog.resolve",
-    "Resolution": "operations.catalog.resolve",
-    "Skipped": "operations.catalog.resolve",
-    "Unresolved": "operations.catalog.resolve",
+    "Choice": "operations.catalog.resolution",
+    "Lost": "operations.catalog.resolution",
+    "NoneUsable": "operations.catalog.resolution",
+    "Resolution": "operations.catalog.resolution",
+    "Skipped": "operations.catalog.resolution",
+    "TooMuchLost": "operations.catalog.resolution",
+    "Undecided": "operations.catalog.resolution",
+    "Unresolved": "operations.catalog.resolution",
+    "Vacancy": "operations.vacancy",
     "BoxRow": "operations.catalog.show",
     "Description": "operations.catalog.show",
     "FileRow": "operations.catalog.show",
@@ -69,6 +84,7 @@ _MODULES = {
 
 __all__ = [
     "BoxRow",
+    "Choice",
     "Committed",
     "Content",
     "Conversion",
@@ -82,6 +98,7 @@ __all__ = [
     "History",
     "Layout",
     "Listing",
+    "Lost",
     "Marked",
     "NoneUsable",
     "ObjectRow",
@@ -95,9 +112,12 @@ __all__ = [
     "Shown",
     "Skipped",
     "TensorRow",
+    "TooMuchLost",
     "Trashed",
+    "Undecided",
     "Undeleted",
     "Unresolved",
+    "Vacancy",
     "Verification",
     "Verifications",
 ]

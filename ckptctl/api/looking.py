@@ -176,10 +176,13 @@ def resolve(
     path: Path = None,
     *,
     full: bool = False,
+    quick: bool = False,
     require_world_size: int | None = None,
     min_step: int | None = None,
     run_id: str | None = None,
+    max_loss: int | str | None = None,
     allow_uncommitted: bool = False,
+    pointer_fallback: bool = False,
     allow_missing_root: bool = False,
     workers: int | None = None,
     framework: str = "",
@@ -187,20 +190,28 @@ def resolve(
 ) -> results.Resolution:
     """Choose the newest committed checkpoint of a root that verifies and fits.
 
-    Raises ``NothingThere`` where the root is there and holds none, ``RootMissing`` where it is not
-    there (``allow_missing_root`` takes that for a run that has not begun), and ``NoneUsable`` where some exist and none is good:
-    then do not start from nothing.
+    What is newer and was not taken is in ``skipped``, how far behind the answer is in ``lost``:
+    ``max_loss`` is how many steps, or what age such as ``2h``, that may be. Raises
+    ``NothingThere`` where the root is there and holds nothing that could be a checkpoint,
+    ``RootMissing`` where it is not there (``allow_missing_root`` takes that for a run that has not
+    begun), ``NoneUsable`` where some exist and none is good, ``TooMuchLost`` where the best is too
+    far behind, and ``Undecided`` where it is not known what was decided last (``pointer_fallback``
+    takes the decision before): then do not start from nothing.
     """
     from ckptctl.errors import RootMissing
     from ckptctl.operations.catalog import resolve as resolving
+    from ckptctl.operations.catalog.resolution import Limit
     from ckptctl.operations.target import open_root
 
     options = resolving.ResolveOptions(
         full=full,
+        quick=quick,
         world_size=require_world_size,
         min_step=min_step,
         run_id=run_id,
+        max_loss=Limit.of(max_loss),
         allow_uncommitted=allow_uncommitted,
+        pointer_fallback=pointer_fallback,
     )
     if workers is not None:
         options = options.with_workers(workers)

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ckptctl import protocol
 from ckptctl.errors import (
-    MalformedData,
+    Findings,
     NotFound,
     NothingThere,
     Refused,
@@ -23,9 +22,11 @@ from ckptctl.errors import (
     UsageError,
 )
 from ckptctl.model.manifest import LATEST
+from ckptctl.operations.decision import decide
 from ckptctl.operations.find import DEPTH, find, locate, place_of_file
 from ckptctl.operations.place import FILES, UNKNOWN, Place, address, not_read, split
 from ckptctl.operations.pointers import pointers
+from ckptctl.operations.vacancy import nothing_here
 from ckptctl.storage import Entry, Store, WritableStore, open_store, open_writable
 from ckptctl.words import listed
 
@@ -33,6 +34,14 @@ Named = str | os.PathLike[str] | None
 """A path or URL; None is ``CKPTCTL_ROOT``, or the current directory where that is not set."""
 ROOT = "CKPTCTL_ROOT"
 _SELECTOR = re.compile(r"[\w.-]+")
+_ONE_SLASH = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)|(?:s3|gs|gcs|az|abfss?|hf|https?|file):(?!//)", re.IGNORECASE
+)
+"""A URL with a slash too few. One letter is a drive of Windows."""
+_BARE = re.compile(
+    r"(?!(?:file|local|memory):)[a-z][a-z0-9+.-]*://(?:/|$)|[a-z]+://$", re.IGNORECASE
+)
+"""A URL without a bucket or a host, or without anything."""
 _MOST_NAMED = 4
 
 AnyStore = TypeVar("AnyStore", bound=Store)
@@ -71,7 +80,7 @@ def open_target(named: Named, framework: str = "") -> Target[Store]:
     """Open what a user named for reading; ``framework`` is the one layout to ask.
 
     Raises ``UsageError`` for an empty path, ``RootMissing`` where it is not there, ``NothingThere``
-    where no checkpoint is in it, ``NotFound`` for a pointer or a step that a root does not have, and
+    where no checkpoint is in it, ``Findings`` where what is in it may be left of one, ``NotFound`` for a pointer or a step that a root does not have, and
     ``StorageError`` where any of that could not be found out.
     """
     return _Finder(open_store, framework).open(named)
@@ -113,10 +122,10 @@ def open_root(
     try:
         target = open_target(named, framework)
     except RootMissing as error:
-        if missing:
+        if missing and _can_be_made(text_of(named)):
             raise NothingThere(f"{error}, which is accepted: the run has not begun") from None
         raise
-    except NothingThere:
+    except (NothingThere, Findings):
         store = open_store(text_of(named))
         return store, find(store, framework)
     if not target.single:
@@ -151,12 +160,37 @@ def open_for_trash(named: Named) -> WritableStore:
 
 
 def text_of(named: Named) -> str:
-    """Return a target as text; raises ``UsageError`` for the path that an unset variable leaves."""
+    """Return a target as text; raises ``UsageError`` for what an unset variable leaves of one."""
     text = os.environ.get(ROOT, ".") if named is None else os.fspath(named)
     if not text:
         said = f"{ROOT} is empty" if named is None else "the path is empty"
         raise UsageError(f"{said}: a path or URL is needed; is a variable not set?")
+    if not text.strip():
+        raise UsageError(f"the path is blank, {text!r}: a path or URL is needed")
+    if _ONE_SLASH.match(text) and not os.path.lexists(text):
+        scheme, _, rest = text.partition(":")
+        right = f"{scheme}://{rest.lstrip('/')}"
+        raise UsageError(f"{text} is neither a path that is there nor a URL: {right} would be one")
+    if _BARE.match(text):
+        raise UsageError(f"{text} names no bucket and no path; is a variable not set?")
     return text
+
+
+def _can_be_made(url: str) -> bool:
+    """Tell whether a root that is not there may be of a run that has not begun: its bucket is there.
+
+    A bucket that may not be listed is taken for one that is there.
+    """
+    scheme, sign, rest = url.partition("://")
+    if not sign or scheme in ("file", "local", "memory"):
+        return True
+    try:
+        open_store(f"{scheme}://{rest.partition('/')[0]}").entries()
+    except NotFound:
+        return False
+    except StorageError:
+        return True
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +219,7 @@ class _Finder(Generic[AnyStore]):
         except NothingThere:
             around = self._around(url) if entry is not None else None
             if around is None:
-                raise
+                raise nothing_here(self.opener(inside)) from None
             return around
         single = not found[0].path or store.url != self.opener(inside).url
         if named is None and single:  # from within a part, the whole is meant
@@ -291,14 +325,11 @@ def _choose(root: str, store: Store, places: Sequence[Place], selector: str) -> 
 def _pointed(store: Store, places: Sequence[Place], name: str) -> tuple[str | None, list[str]]:
     """Return what a pointer names, and the names of all pointers."""
     found = {one.name: one.target or one.text for one in pointers(store, list(places))}
-    try:
-        ours = protocol.read_pointer(store)
-    except MalformedData as error:
-        raise Refused(f"pointer {LATEST} cannot be read: {error}") from None
+    ours = decide(store, {place.path for place in places})
+    if ours.problem and name == LATEST:
+        raise StorageError(f"{ours.said}; name the checkpoint itself")
     if ours.revision is not None:
         found[LATEST] = ours.revision.target
-    elif ours.problems:
-        raise Refused(f"pointer {LATEST} cannot be read: {ours.problems[0]}")
     return found.get(name), sorted(found)
 
 

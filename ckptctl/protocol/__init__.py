@@ -1,13 +1,13 @@
 """The commit protocol: stage receipts, assemble and seal a manifest, move pointers.
 
 Every step is one exclusive creation, so that of two who try the same, one wins and the other is
-told. Readers go from pointer to manifest to files; no listing is trusted.
+told. Readers go from pointer to manifest to files. A series of records is listed, and its newest
+record decides or none does.
 """
 
 from ckptctl.protocol.read import (
     Pointer,
-    exists,
-    newest,
+    quarantine_series,
     quarantines,
     read_manifest,
     read_pointer,
@@ -20,10 +20,9 @@ from ckptctl.protocol.write import mark, point, refresh_courtesy_copy, seal, sta
 
 __all__ = [
     "Pointer",
-    "exists",
     "mark",
-    "newest",
     "point",
+    "quarantine_series",
     "quarantines",
     "read_manifest",
     "read_pointer",

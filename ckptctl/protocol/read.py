@@ -1,54 +1,46 @@
-"""Reading records: exact names only, never a listing."""
+"""Reading records: a manifest by its exact name, a series by listing its folder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from ckptctl.errors import MalformedData, NotFound, StorageError
+from ckptctl.errors import MalformedData, StorageError
 from ckptctl.model.manifest import (
     LATEST,
     MANIFEST,
-    MAX_RECORD,
+    POINTERS,
+    QUARANTINE,
     Manifest,
     PointerRevision,
     QuarantineRecord,
     Receipt,
-    RecordType,
-    decode,
-    pointer_path,
-    quarantine_path,
 )
 from ckptctl.model.paths import join
 from ckptctl.model.seal import Seal
+from ckptctl.protocol.series import Series, all_of, read_record, read_series
 from ckptctl.storage import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The newest readable revision of a pointer; ``last`` is the number of the newest there is.
+    """What a pointer says: ``revision`` is its newest whole record, ``last`` the highest number.
 
-    The two differ where the newest record is damaged; ``problems`` say how.
+    Where there are ``problems`` the two differ and ``revision`` is older than what was decided
+    last: nobody may act on it in silence. ``copy`` is what the copy of the last record says.
+    ``failed`` means that it was the storage that did not answer.
     """
 
     revision: PointerRevision | None = None
     last: int = 0
     problems: tuple[str, ...] = ()
+    copy: PointerRevision | None = None
+    failed: bool = False
 
-
-def _read(store: Store, path: str, kind: type[RecordType]) -> RecordType | None:
-    """Read one record, or None where there is none; ``MalformedData`` names the file."""
-    try:
-        with store.open(path) as reader:
-            if reader.size > MAX_RECORD:
-                raise MalformedData(f"{path}: {reader.size} bytes are too many for a record")
-            data = reader.read(0, reader.size)
-    except NotFound:
-        return None
-    try:
-        return decode(kind, data)
-    except MalformedData as error:
-        raise MalformedData(f"{path}: {error}") from None
+    @property
+    def decided(self) -> PointerRevision | None:
+        """The revision that counts; None where there is none, or where the newest is not known."""
+        return None if self.problems else self.revision
 
 
 def read_manifest(store: Store, checkpoint: str) -> Manifest | None:
@@ -56,75 +48,57 @@ def read_manifest(store: Store, checkpoint: str) -> Manifest | None:
 
     Raises ``MalformedData`` for a manifest that is torn, altered or of another version.
     """
-    return _read(store, join(checkpoint, MANIFEST), Manifest)
+    return read_record(store, join(checkpoint, MANIFEST), Manifest)
 
 
 def read_receipts(store: Store, checkpoint: str, paths: Iterable[str]) -> list[Receipt]:
     """Read the receipts that lie at these paths of a checkpoint."""
-    found = (_read(store, join(checkpoint, path), Receipt) for path in sorted(paths))
+    found = (read_record(store, join(checkpoint, path), Receipt) for path in sorted(paths))
     return [receipt for receipt in found if receipt is not None]
 
 
 def read_quarantine(store: Store, checkpoint: str) -> QuarantineRecord | None:
-    """Read the newest quarantine record of a checkpoint, or None where it never had one."""
-    last = newest(lambda number: exists(store, join(checkpoint, quarantine_path(number))))
-    if not last:
-        return None
-    path = join(checkpoint, quarantine_path(last))
-    record = _read(store, path, QuarantineRecord)
-    if record is None or record.revision != last:
-        raise MalformedData(f"{path}: it is the record of another revision")
-    return record
+    """Read the newest quarantine record of a checkpoint, or None where it never had one.
 
-
-def read_pointer(store: Store, name: str = LATEST, *, tolerant: bool = False) -> Pointer:
-    """Find the newest revision of a pointer, skipping damaged records, which it names.
-
-    With ``tolerant`` a record that the storage does not give is skipped like a damaged one.
+    Raises ``MalformedData`` where the newest is damaged, has another name or is gone, and
+    ``StorageError`` where it could not be read: then the checkpoint may be quarantined.
     """
-    last = newest(lambda number: exists(store, pointer_path(name, number)))
-    problems: list[str] = []
-    for number in range(last, 0, -1):
-        try:
-            revision = _read(store, pointer_path(name, number), PointerRevision)
-        except MalformedData as error:
-            problems.append(str(error))
-            continue
-        except StorageError as error:
-            if not tolerant:
-                raise
-            problems.append(f"{pointer_path(name, number)} could not be read: {error}")
-            continue
-        if revision is None or (revision.name, revision.revision) != (name, number):
-            problems.append(f"{pointer_path(name, number)}: it is the record of another revision")
-            continue
-        return Pointer(revision, last, tuple(problems))
-    return Pointer(None, last, tuple(problems))
+    found = quarantine_series(store, checkpoint)
+    if found.problems:
+        raise (StorageError if found.failed else MalformedData)(found.problems[0])
+    return found.newest
+
+
+def quarantine_series(store: Store, checkpoint: str) -> Series[QuarantineRecord]:
+    """Read what a checkpoint's quarantine records say, with the highest number that is taken."""
+    return read_series(store, join(checkpoint, QUARANTINE), QuarantineRecord, _numbered)
+
+
+def read_pointer(store: Store, name: str = LATEST, *, base: str = "") -> Pointer:
+    """Read what a pointer says; a newest revision that cannot be used is among its problems.
+
+    ``base`` is the directory that its targets are relative to. Raises ``StorageError`` where its revisions cannot be listed.
+    """
+    found = read_series(store, join(base, f"{POINTERS}/{name}"), PointerRevision, _of(name))
+    return Pointer(found.newest, found.last, found.problems, found.copy, found.failed)
 
 
 def revisions(store: Store, name: str = LATEST) -> Iterator[PointerRevision | str]:
     """Yield all revisions of a pointer, oldest first; a damaged one as what is wrong with it."""
-    last = newest(lambda number: exists(store, pointer_path(name, number)))
-    for number in range(1, last + 1):
-        try:
-            found = _read(store, pointer_path(name, number), PointerRevision)
-        except MalformedData as error:
-            yield str(error)
-            continue
-        yield found if found is not None else f"{pointer_path(name, number)}: it is not there"
+    return all_of(store, f"{POINTERS}/{name}", PointerRevision, _of(name))
 
 
 def quarantines(store: Store, checkpoint: str) -> Iterator[QuarantineRecord | str]:
     """Yield all quarantine records of a checkpoint, oldest first; a damaged one as what is wrong."""
-    last = newest(lambda number: exists(store, join(checkpoint, quarantine_path(number))))
-    for number in range(1, last + 1):
-        path = join(checkpoint, quarantine_path(number))
-        try:
-            found = _read(store, path, QuarantineRecord)
-        except MalformedData as error:
-            yield str(error)
-            continue
-        yield found if found is not None else f"{path}: it is not there"
+    return all_of(store, join(checkpoint, QUARANTINE), QuarantineRecord, _numbered)
+
+
+def _of(name: str) -> Callable[[PointerRevision, int], bool]:
+    return lambda found, number: (found.name, found.revision) == (name, number)
+
+
+def _numbered(found: QuarantineRecord, number: int) -> bool:
+    return found.revision == number
 
 
 def read_seal(
@@ -148,28 +122,3 @@ def read_seal(
         quarantine_problem = str(error)
     mine = tuple(one for one in pointers if one.target == checkpoint)
     return Seal(manifest, problem, quarantine, quarantine_problem, mine, name, required)
-
-
-def exists(store: Store, path: str) -> bool:
-    """Tell whether an object is there."""
-    try:
-        store.stat(path)
-    except NotFound:
-        return False
-    return True
-
-
-def newest(exists: Callable[[int], bool]) -> int:
-    """Find the highest number of a series without gaps that begins at 1, in O(log n) questions."""
-    if not exists(1):
-        return 0
-    low, high = 1, 2
-    while exists(high):
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if exists(middle):
-            low = middle
-        else:
-            high = middle
-    return low

@@ -1,6 +1,12 @@
-"""Writing records: each is one exclusive creation, and whoever loses learns who won."""
+"""Writing records: each is one exclusive creation, and whoever loses learns who won.
+
+A record of a series gets a copy beside it once it is there, so that readers notice where it is
+gone or damaged later. Nothing depends on the copy having been written.
+"""
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 from ckptctl.errors import CkptctlError, Conflict, MalformedData
 from ckptctl.model.manifest import (
@@ -14,6 +20,7 @@ from ckptctl.model.manifest import (
 )
 from ckptctl.model.paths import join
 from ckptctl.protocol.read import read_manifest
+from ckptctl.protocol.series import copy_path
 from ckptctl.storage import WritableStore
 
 
@@ -56,6 +63,7 @@ def point(store: WritableStore, revision: PointerRevision) -> PointerRevision:
             f"pointer {revision.name}: revision {revision.revision} {_mover(store, revision)}; "
             "nothing was changed"
         ) from None
+    _keep_copy(store, revision.path, revision.encode())
     return revision.sealed()
 
 
@@ -81,3 +89,9 @@ def mark(store: WritableStore, checkpoint: str, record: QuarantineRecord) -> Non
         raise Conflict(
             f"{checkpoint}: somebody else marked it at the same time; nothing was changed"
         ) from None
+    _keep_copy(store, join(checkpoint, record.path), record.encode())
+
+
+def _keep_copy(store: WritableStore, path: str, data: bytes) -> None:
+    with suppress(CkptctlError):
+        store.put(copy_path(path), data)

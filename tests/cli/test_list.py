@@ -323,7 +323,10 @@ def test_a_loop_of_links_ends(tmp_path: Path) -> None:
 def test_an_empty_root(tmp_path: Path) -> None:
     ended = run("list", tmp_path)
     assert (ended.code, ended.stdout) == (3, "")
-    assert ended.stderr == f"ckptctl: {tmp_path}: no checkpoint here or below\n"
+    assert (
+        ended.stderr
+        == f"ckptctl: {tmp_path}: no checkpoint here or below, nor what could be one; listed: nothing\n"
+    )
 
 
 @pytest.mark.parametrize("args", [(), ("--json",), ("--check",)])

@@ -174,7 +174,10 @@ class TestExitCodes:
     def test_3_no_checkpoint(self, tmp_path: Path) -> None:
         ended = run("verify", tmp_path)
         assert (ended.code, ended.stdout) == (3, "")
-        assert ended.stderr == f"ckptctl: {tmp_path}: no checkpoint here or below\n"
+        assert (
+            ended.stderr
+            == f"ckptctl: {tmp_path}: no checkpoint here or below, nor what could be one; listed: nothing\n"
+        )
 
     @pytest.mark.parametrize("name", ["verify", "list", "show"])
     def test_4_no_answer_from_the_storage(self, name: str) -> None:

@@ -39,7 +39,13 @@ from ckptctl.model.manifest import (
 )
 from ckptctl.model.paths import is_contained
 from ckptctl.operations.catalog.list import list_checkpoints
-from ckptctl.operations.catalog.resolve import NoneUsable, Resolution, ResolveOptions, resolve
+from ckptctl.operations.catalog.resolution import (
+    NoneUsable,
+    Resolution,
+    ResolveOptions,
+    Undecided,
+)
+from ckptctl.operations.catalog.resolve import resolve
 from ckptctl.operations.find import find
 from ckptctl.operations.place import Place
 from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
@@ -590,11 +596,15 @@ class _Failing(PosixStore):
         return super().open(path)
 
 
-def test_a_manifest_on_a_bad_sector_does_not_stop_a_resume(root: Path) -> None:
+def test_a_promoted_manifest_on_a_bad_sector_is_a_choice_of_two(root: Path) -> None:
     store = _Failing(root, f"step-2/{MANIFEST}")
-    found = resolve(store, options=ResolveOptions(workers=1))
+    with pytest.raises(Undecided, match="Input/output error") as caught:
+        resolve(store, options=ResolveOptions(workers=1))
+    assert [one.name for one in caught.value.result.choices] == ["step-2", "step-1"]
+    found = resolve(store, options=ResolveOptions(workers=1, pointer_fallback=True))
     assert found.name == "step-1"
     assert "Input/output error" in found.skipped[0].reason
+    assert (found.lost.steps, found.lost.newest) == (1, "step-2")
 
 
 def test_a_pointer_on_a_bad_sector_is_no_verdict_until_it_is_moved_again(root: Path) -> None:
@@ -618,23 +628,27 @@ def test_a_manifest_on_a_bad_sector_is_no_fresh_start(root: Path) -> None:
 
 
 @pytest.mark.parametrize("how", BREAK)
-def test_a_damaged_pointer_falls_back_to_the_revision_before(root: Path, how: str) -> None:
+def test_a_damaged_pointer_is_a_choice_of_two(root: Path, how: str) -> None:
     damage(root / pointer_path(LATEST, 2), how)
     pointer = protocol.read_pointer(PosixStore(root))
     assert pointer.revision is not None
-    assert (pointer.revision.revision, pointer.last) == (1, 2)
-    found = resolved(root)
+    assert (pointer.revision.revision, pointer.last, pointer.decided) == (1, 2, None)
+    with pytest.raises(Undecided, match=r"00000002\.json") as caught:
+        resolved(root)
+    assert [one.name for one in caught.value.result.choices] == ["step-1", "step-2"]
+    found = resolve(PosixStore(root), options=ResolveOptions(workers=1, pointer_fallback=True))
     assert found.name == "step-2"  # committed since the revision that is left
     assert any(pointer_path(LATEST, 2) in note for note in found.notes)
 
 
 @pytest.mark.parametrize("how", BREAK)
-def test_without_any_readable_pointer_the_newest_manifest_counts(root: Path, how: str) -> None:
+def test_without_any_readable_pointer_nothing_is_taken_in_silence(root: Path, how: str) -> None:
     for revision in (1, 2):
         damage(root / pointer_path(LATEST, revision), how)
-    found = resolved(root)
+    with pytest.raises(Undecided, match=r"00000002\.json"):
+        resolved(root)
+    found = resolve(PosixStore(root), options=ResolveOptions(workers=1, pointer_fallback=True))
     assert (found.name, "no pointer" in found.how) == ("step-2", True)
-    assert sum(LATEST in note for note in found.notes) == 2
 
 
 def test_a_copied_pointer_is_not_believed(root: Path) -> None:
@@ -657,13 +671,13 @@ def test_the_pointer_moves_on_from_a_damaged_revision(root: Path, copy: Any) -> 
     assert resolved(root).name == "step-3"
 
 
-def test_a_damaged_rollback_is_said(root: Path) -> None:
+def test_a_damaged_rollback_is_not_undone(root: Path) -> None:
     publish(root, "step-1", rollback=True)
     assert resolved(root).name == "step-1"
     damage(root / pointer_path(LATEST, 3), "torn")
-    found = resolved(root)
-    assert found.name == "step-2"
-    assert any(pointer_path(LATEST, 3) in note for note in found.notes)
+    with pytest.raises(Undecided, match=r"00000003\.json") as caught:
+        resolved(root)
+    assert [one.name for one in caught.value.result.choices] == ["step-2", "step-1"]
 
 
 def test_a_rollback_is_remembered_when_the_pointer_moves_on(root: Path, copy: Any) -> None:

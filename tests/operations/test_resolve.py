@@ -317,16 +317,20 @@ def test_uncommitted_ones_are_looked_into(copy: Copy) -> None:
     refused("resolve", root, "--allow-uncommitted", "--require-world-size", "4", code=10)
 
 
-def test_full_finds_rot_in_an_uncommitted_one(copy: Copy) -> None:
+def test_rot_in_an_uncommitted_one_is_found_unless_nobody_is_to_look(copy: Copy) -> None:
     root = copy("fsdp2/step-8").parent
     path = copy("fsdp2/step-12")
     flip_payload(path)
-    name, said = answer(root, "--allow-uncommitted")
-    assert "structure checked" in said
+    name, said = answer(root, "--allow-uncommitted", "--quick")
+    assert "its content was not looked at (--quick)" in said
     assert name == "step-12"
-    name, said = answer(root, "--allow-uncommitted", "--full")
-    assert name == "step-8"
-    assert "every byte checked" in said
+    for options in ([], ["--full"]):
+        name, said = answer(root, "--allow-uncommitted", *options)
+        assert name == "step-8"
+        assert "structure checked, and every CRC that it has" in said
+        assert "passed over step-12: checksum: __1_0.distcp" in said
+        assert "LOST by resuming from step-8: 4 steps" in said
+    assert ckptctl("resolve", root, "--quick", "--full").code == 2
 
 
 def test_a_torn_manifest_is_not_taken_for_an_uncommitted_checkpoint(root: Path) -> None:

@@ -129,6 +129,11 @@ def age(when: float | None, now: float | None = None) -> str:
     return f"{seconds / 86400:.0f} d"
 
 
+def span(seconds: float) -> str:
+    """Write how long something took."""
+    return age(0.0, seconds)
+
+
 def plural(count: int, word: str) -> str:
     """Write a count with its word: ``1 file``, ``2 files``."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ckptctl import protocol
 from ckptctl.errors import MalformedData, NothingThere
-from ckptctl.model.manifest import LATEST, MANIFEST, QUARANTINE
+from ckptctl.model.manifest import LATEST, MANIFEST, QUARANTINE, TRASH
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
 from ckptctl.operations.find import find
 from ckptctl.operations.place import Place
+from ckptctl.operations.retention.trash import trashed
 from ckptctl.storage import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One record: ``what`` is committed, promoted, rolled back, quarantined, released or damaged."""
+    """One record; ``what`` says what was done, or that the record is damaged."""
 
     time: str
     what: str
@@ -41,7 +42,7 @@ def history(store: Store, *, places: Sequence[Place] | None = None) -> History:
 
     Raises ``NothingThere`` for a root without a checkpoint and without records.
     """
-    events = list(_moves(store))
+    events = [*_moves(store), *_trashings(store)]
     places = find(store) if places is None else list(places)
     if not places and not events:
         raise NothingThere(f"{store.url}: no checkpoint and no record of one")
@@ -70,6 +71,15 @@ def history(store: Store, *, places: Sequence[Place] | None = None) -> History:
                 )
     events.sort(key=lambda event: (event.time, event.revision or 0))
     return History(store.url, tuple(events))
+
+
+def _trashings(store: Store) -> Iterator[Event]:
+    for found in trashed(store):
+        if isinstance(found, str):
+            yield Event("", "damaged", TRASH, reason=found)
+            continue
+        what = "moved to the trash"
+        yield Event(found.time, what, found.path, found.step, found.actor, found.reason)
 
 
 def _moves(store: Store) -> list[Event]:

@@ -11,10 +11,11 @@ from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import LATEST, QUARANTINE
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH, TIME
+from ckptctl.operations.decision import decide
 from ckptctl.operations.find import find
 from ckptctl.operations.place import Order, Place, address, not_read
 from ckptctl.operations.pointers import Pointer, pointers, recorded
-from ckptctl.protocol import read_manifest, read_pointer, read_quarantine
+from ckptctl.protocol import read_manifest, read_quarantine
 from ckptctl.storage import Store
 
 
@@ -49,11 +50,15 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Listing(Answer):
-    """All checkpoints of a root in numeric order, and pointers that name none of them."""
+    """All checkpoints of a root in numeric order, and pointers that name none of them.
+
+    ``undecided`` says why it is not known what our own pointer names, where that is so.
+    """
 
     root: str = field(metadata=PATH)
     checkpoints: tuple[Row, ...]
     dangling: tuple[Pointer, ...] = ()
+    undecided: str = ""
 
 
 def list_checkpoints(
@@ -83,8 +88,10 @@ def list_checkpoints(
     if early:  # what is cut off is not even looked at
         places = places[-(limit or 0) :]
     known: MutableMapping[object, object] = {}
-    revision = read_pointer(store).revision
-    promoted = revision.target if revision is not None else None
+    decision = decide(
+        store, paths, newest=next((one.path for one in reversed(places) if one.committed), None)
+    )
+    promoted = decision.revision.target if decision.revision is not None else None
     rows = [_row(store, place, named, promoted, known, check=check) for place in places]
     if not told:  # their manifests may tell
         orders = {place.path or ".": place.order for place in places}
@@ -94,11 +101,11 @@ def list_checkpoints(
     if limit is not None and not early:
         rows = rows[-limit:]
     if not whole:
-        return Listing(store.url, tuple(rows))
+        return Listing(store.url, tuple(rows), undecided=decision.problem and decision.said)
     dangling = tuple(pointer for pointer in named if pointer.target is None)
     if promoted is not None and promoted not in paths:
         dangling = (Pointer(LATEST, promoted), *(one for one in dangling if one.name != LATEST))
-    return Listing(store.url, tuple(rows), dangling)
+    return Listing(store.url, tuple(rows), dangling, decision.problem and decision.said)
 
 
 def _row(
@@ -144,10 +151,10 @@ def order_by(step: int | None, order: Order) -> Order:
     return order if step is None else (True, step, *order[2:])
 
 
-def state_of(store: Store, place: Place) -> Seen:
-    """Tell the state of one checkpoint, parsing its metadata however large it is."""
+def state_of(store: Store, place: Place, *, check: bool = True) -> Seen:
+    """Tell the state of one checkpoint; with ``check`` its metadata is parsed however large it is."""
     try:
-        return _state(store, place, place.files(store), {}, check=True)
+        return _state(store, place, place.files(store), {}, check=check)
     except StorageError as error:
         return Seen(State.UNREADABLE, str(error))
 

@@ -292,7 +292,7 @@ def _manifest(
     work: Work, final: str, step: int | None, receipts: list[Receipt], options: CommitOptions
 ) -> Manifest:
     checkpoint, place = work.context.checkpoint, work.located.place
-    previous = protocol.read_pointer(work.located.store).revision
+    previous = protocol.read_pointer(work.located.store).decided
     components: dict[str, set[int]] = {}
     classes = Classifier(checkpoint, options.mapping)
     for item in checkpoint.items:

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ckptctl import protocol
-from ckptctl.checks import AUDIT_CHECKS
 from ckptctl.completeness.audit import Wanted
 from ckptctl.errors import (
     CkptctlError,
+    Conflict,
     Findings,
     MalformedData,
     Refused,
     StorageError,
     UsageError,
 )
-from ckptctl.model.finding import Gap, Report, Stage
+from ckptctl.model.finding import Gap, Stage
 from ckptctl.model.manifest import LATEST, MANIFEST, Manifest, PointerRevision
 from ckptctl.model.paths import join
 from ckptctl.model.result.answer import Answer
-from ckptctl.operations.find import find
+from ckptctl.operations.find import find, place_at
+from ckptctl.operations.fitness import Flaw, Objection, held, loss_of, objection, shrunk
 from ckptctl.operations.place import Place
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.publish.actor import actor, now
 from ckptctl.operations.verify.options import Options
-from ckptctl.operations.verify.verify import Verdict, verify
-from ckptctl.storage import WritableStore
+from ckptctl.operations.verify.verify import verify
+from ckptctl.storage import Store, WritableStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +65,20 @@ def promote(
     """Verify a committed checkpoint against its manifest, then move the pointer to it.
 
     With ``values`` the numbers in its tensors are looked at as well, even if the pointer names it.
-    It must hold what ``wanted`` requires: by default, all that an exact resume needs.
-    Raises ``Refused`` for one that is not committed or quarantined, that is older than what the
-    pointer names (unless ``rollback``), or where the pointer is not at revision ``expect``;
-    ``Conflict`` where somebody else moved it first; ``Findings`` for one that does not verify.
+    It must hold what ``wanted`` requires: by default, all that an exact resume needs, and what the
+    one that the pointer names now holds. Marks, manifest and pointer are read again right before
+    the pointer moves. Raises ``Refused`` for one that is not committed or quarantined, that is
+    older than what the pointer names (unless ``rollback``), or where the pointer is not at revision
+    ``expect``; ``Conflict`` where somebody else moved it first; ``Findings`` for one that does not
+    verify.
     """
     if quick and values:
         raise UsageError("`values` has to read what tensors hold, which `quick` leaves out")
     manifest = _sealed(store, place)
-    pointer = protocol.read_pointer(store, tolerant=True)  # a new revision mends an unreadable one
-    current = pointer.revision
+    # a new revision mends one that cannot be used
+    pointer = protocol.read_pointer(store)
+    current = pointer.decided
+    known = [one for one in (pointer.revision, pointer.copy) if one is not None]
     if expect is not None and pointer.last != expect:
         who = f": {current.actor} moved it to {current.target}" if current is not None else ""
         raise Refused(
@@ -84,17 +90,11 @@ def promote(
     if current is not None and current.target == place.path and current.manifest == manifest.digest:
         store.make_durable([current.path])
         named = Promoted(LATEST, current.revision, place.path, manifest.step, moved=False)
-        if not values:
-            return named
-    older = (
-        current is not None
-        and current.step is not None
-        and (manifest.step is None or manifest.step < current.step)
-    )
-    if older and not rollback and current is not None:
+    newer = next((one for one in known if _is_older(manifest, one)), None)
+    if newer is not None and not rollback:
         raise Refused(
             f"{place.path} is of step {manifest.step} and pointer {LATEST} names step "
-            f"{current.step} ({current.target}); `rollback` moves it back; nothing was changed"
+            f"{newer.step} ({newer.target}); `rollback` moves it back; nothing was changed"
         )
     options = Options(
         quick=quick,
@@ -102,27 +102,22 @@ def promote(
         require_manifest=True,
         values=values,
         wanted=wanted if wanted is not None else Wanted("resume"),
+        # the pointer may name another manifest of this very checkpoint: that is being mended
+        ignore=frozenset({"pointer-mismatch"}),
     )
     if workers is not None:
         options = options.with_workers(workers)
-    outcome = verify(store, place, options=_without_pointer(options), progress=progress)
-    if outcome.verdict is Verdict.FINDINGS:
-        raise Findings(_refusal(place, outcome.report, options))
-    if outcome.verdict is Verdict.SUSPECT and outcome.doubt is not None:
-        doubt = outcome.doubt
-        raise Findings(
-            f"{place.path} is suspect, so the pointer was not moved: {doubt.check}: "
-            f"{doubt.where.file or ''}: {doubt.message}"
-        )
-    if outcome.verdict not in (Verdict.OK, Verdict.SUSPECT):
-        unread = outcome.verdict is Verdict.UNFINISHED
-        raise (StorageError if unread else Refused)(
-            f"{place.path} could not be verified: {outcome.why}; nothing was changed"
-        )
+    outcome = verify(store, place, options=options, progress=progress)
+    flaw = objection(outcome, options) or loss_of(manifest)
+    if flaw is None and newer is None and current is not None and named is None:
+        flaw = _shrunk(store, place, current, options)
+    if flaw is not None:
+        raise _refusal(place, flaw, options)
     unseen = tuple(
         gap for row in outcome.report.coverage if row.stage == Stage.VALUES for gap in row.gaps
     )
     if named is not None:
+        _ask_again(store, place, manifest, pointer)
         return replace(named, values_unseen=unseen)
     revision = PointerRevision(
         name=LATEST,
@@ -130,8 +125,10 @@ def promote(
         target=place.path,
         step=manifest.step,
         manifest=manifest.digest,
-        rollback=older,
-        passed_over=_passed_over(store, manifest, current, rollback=older),
+        rollback=newer is not None,
+        passed_over=_passed_over(
+            store, manifest, known, rollback=newer is not None or bool(pointer.problems)
+        ),
         time=now(),
         actor=actor(),
         reason=reason,
@@ -144,9 +141,11 @@ def promote(
         dry_run=dry_run,
         values_unseen=unseen,
     )
+    if not dry_run:
+        store.prove()
+    _ask_again(store, place, manifest, pointer)
     if dry_run:
         return result
-    store.prove()
     protocol.point(store, revision)
     try:
         protocol.refresh_courtesy_copy(store, place.path)
@@ -155,37 +154,64 @@ def promote(
     return result
 
 
-def _refusal(place: Place, report: Report, options: Options) -> str:
-    """Say why a checkpoint is not promoted: the first damage, else all that is missing."""
-    bad = [finding for finding in report.findings if finding.severity >= options.fail_on]
-    audited = {check.id for check in AUDIT_CHECKS}
-    first = next((finding for finding in bad if finding.check not in audited), None)
-    if first is not None:
-        return (
-            f"{place.path} does not verify, so the pointer was not moved: {first.check}: "
-            f"{first.where.file or ''}: {first.message}"
+def _is_older(manifest: Manifest, revision: PointerRevision) -> bool:
+    return revision.step is not None and (manifest.step is None or manifest.step < revision.step)
+
+
+def _shrunk(
+    store: Store, place: Place, current: PointerRevision, options: Options
+) -> Objection | None:
+    """Compare with the one that the pointer names now, where that can still be read."""
+    before = None
+    if place.members is None and current.target != place.path:
+        try:
+            before = place_at(store, current.target, place.layout)
+        except StorageError:
+            before = None
+    if before is None:
+        return None
+    return shrunk(held(store, place), held(store, before), options.wanted)
+
+
+def _ask_again(store: Store, place: Place, manifest: Manifest, pointer: protocol.Pointer) -> None:
+    """Refuse what was marked, sealed anew, deleted or overtaken while it was being verified."""
+    now_sealed = _sealed(store, place, gone=f"{place.path} is not there any more, or not committed")
+    if now_sealed.digest != manifest.digest:
+        raise Refused(f"{place.path} was sealed again meanwhile; nothing was changed")
+    moved = protocol.read_pointer(store)
+    if moved.last != pointer.last or moved.decided != pointer.decided:
+        who = moved.decided
+        by = f" by {who.actor} to {who.target}" if who is not None else ""
+        raise Conflict(f"pointer {LATEST} was moved meanwhile{by}; nothing was changed")
+
+
+def _refusal(place: Place, flaw: Objection, options: Options) -> CkptctlError:
+    """Say why a checkpoint is not promoted, and which kind of error that is."""
+    if flaw.flaw is Flaw.DAMAGED:
+        return Findings(f"{place.path} does not verify, so the pointer was not moved: {flaw.text}")
+    if flaw.flaw is Flaw.SUSPECT:
+        return Findings(f"{place.path} is suspect, so the pointer was not moved: {flaw.text}")
+    if flaw.flaw is Flaw.LACKING:
+        asked = options.wanted.profile or "none"
+        return Findings(
+            f"{place.path} does not hold all that `require={asked}` asks for, so the pointer was "
+            f"not moved: {flaw.text}"
         )
-    return (
-        f"{place.path} does not hold all that `require={options.wanted.profile}` asks for, so the "
-        f"pointer was not moved: {'; '.join(finding.message for finding in bad)}"
+    unread = flaw.flaw is Flaw.UNFINISHED
+    return (StorageError if unread else Refused)(
+        f"{place.path} could not be verified: {flaw.text}; nothing was changed"
     )
 
 
-def _without_pointer(options: Options) -> Options:
-    # the pointer may name another manifest of this very checkpoint: that is what is being mended
-    return replace(options, ignore=options.ignore | {"pointer-mismatch"})
-
-
-def _sealed(store: WritableStore, place: Place) -> Manifest:
+def _sealed(store: Store, place: Place, *, gone: str = "") -> Manifest:
+    """Read the manifest of what may be promoted, and its marks."""
     try:
         manifest = protocol.read_manifest(store, place.records)
     except MalformedData as error:
         raise Findings(f"{place.path}: its manifest cannot be used: {error}") from None
     if manifest is None:
-        raise Refused(
-            f"{place.path} is not committed; `ckptctl commit` verifies and seals it; nothing was "
-            "changed"
-        )
+        what = gone or f"{place.path} is not committed; `ckptctl commit` verifies and seals it"
+        raise Refused(f"{what}; nothing was changed")
     seal = protocol.read_seal(store, place.records, name=place.name.text)
     if seal.quarantined:
         why = seal.quarantine_problem or (seal.quarantine.reason if seal.quarantine else "")
@@ -194,10 +220,10 @@ def _sealed(store: WritableStore, place: Place) -> Manifest:
 
 
 def _passed_over(
-    store: WritableStore, manifest: Manifest, current: PointerRevision | None, *, rollback: bool
+    store: Store, manifest: Manifest, known: Iterable[PointerRevision], *, rollback: bool
 ) -> tuple[str, ...]:
     """Name the commits that this and earlier rollbacks turned their backs on."""
-    found = set(current.passed_over if current is not None else ())
+    found = {digest for one in known for digest in one.passed_over}
     for place in find(store) if rollback else ():
         if any(entry.name == MANIFEST for entry in place.entries):
             try:

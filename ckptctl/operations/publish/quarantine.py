@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ckptctl import protocol
-from ckptctl.errors import MalformedData, Refused
-from ckptctl.model.manifest import QuarantineRecord, quarantine_path
-from ckptctl.model.paths import join
+from ckptctl.errors import Refused
+from ckptctl.model.manifest import QuarantineRecord
 from ckptctl.model.result.answer import Answer
 from ckptctl.operations.place import Place
 from ckptctl.operations.publish.actor import actor, now
@@ -41,13 +40,15 @@ def set_mark(
     """
     if not reason.strip():
         raise Refused("a reason is needed: whoever is on call next will ask for it")
-    last, standing = _last(store, place)
+    found = protocol.quarantine_series(store, place.records)
+    last, standing = found.last, None if found.problems else found.newest
     if quarantined and standing is not None and standing.quarantined:
         store.make_durable([f"{place.records}/{standing.path}"])
         return Marked(
             place.path, quarantined=True, reason=standing.reason, revision=last, changed=False
         )
-    if not quarantined and (last == 0 or (standing is not None and not standing.quarantined)):
+    released = not found.problems and (standing is None or not standing.quarantined)
+    if not quarantined and released:
         raise Refused(f"{place.path} is not quarantined; nothing was changed")
     record = QuarantineRecord(
         revision=last + 1, quarantined=quarantined, reason=reason, time=now(), actor=actor()
@@ -56,14 +57,3 @@ def set_mark(
         store.prove()
         protocol.mark(store, place.records, record)
     return Marked(place.path, quarantined, reason, record.revision, dry_run=dry_run)
-
-
-def _last(store: WritableStore, place: Place) -> tuple[int, QuarantineRecord | None]:
-    """Return the number of the newest record, and the record where it can be read."""
-    number = protocol.newest(
-        lambda n: protocol.exists(store, join(place.records, quarantine_path(n)))
-    )
-    try:
-        return number, protocol.read_quarantine(store, place.records)
-    except MalformedData:
-        return number, None

@@ -35,7 +35,7 @@ def manifest_of(
 ) -> Manifest:
     """Describe the result; facts about the ranks that saved the source are not passed on."""
     before = source.manifest
-    previous = protocol.read_pointer(target.store).revision
+    previous = protocol.read_pointer(target.store).decided
     identity = source.opened.checkpoint.identity
     files = sorted(target.record.files, key=lambda file: file.path)
     return Manifest(

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from ckptctl.errors import UsageError
 from ckptctl.model.result.plain import absolute
-from ckptctl.operations.catalog.resolve import Resolution, ResolveOptions, resolve
+from ckptctl.operations.catalog.resolution import Resolution, ResolveOptions
+from ckptctl.operations.catalog.resolve import resolve
 from ckptctl.operations.place import address, split
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.reshard.plan import Request

@@ -15,7 +15,7 @@ from ckptctl.model.names import parse_name
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
 from ckptctl.model.result.verdict import Verdict
-from ckptctl.operations.catalog.resolve import Resolution
+from ckptctl.operations.catalog.resolution import Resolution
 from ckptctl.operations.place import address, split
 from ckptctl.operations.progress import Progress, Silent
 from ckptctl.operations.provenance.facts import Facts, facts_of

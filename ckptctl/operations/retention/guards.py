@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ckptctl.errors import MalformedData, NotFound, StorageError
+from ckptctl import protocol
+from ckptctl.errors import NotFound, StorageError
 from ckptctl.formats.base import read_small
-from ckptctl.model.manifest import LATEST, MAX_RECORD, POINTERS, PointerRevision, decode
+from ckptctl.model.manifest import LATEST, POINTERS
 from ckptctl.operations.find import DEPTH
 from ckptctl.operations.place import Place, split
 from ckptctl.operations.pointers import Beside, Known, in_text, is_pointer, recorded
 from ckptctl.storage import Entry, Store, open_store
 
 _LIMIT = 4096
-_REVISION = re.compile(r"(\d{8,})\.json")
 
 
 @dataclass(slots=True)
@@ -82,6 +81,8 @@ class _Search:
         for entry in entries:
             if entry.name == POINTERS and entry.kind == "directory":
                 self._own(entry.path, folder)
+            elif entry.name == POINTERS:
+                self._found.unresolved.append(f"{entry.path} is no folder of records")
             elif entry.name.startswith("ckptctl.") or entry.path in self._claimed:
                 continue
             elif entry.target is not None or entry.kind == "file":
@@ -131,25 +132,15 @@ class _Search:
         for series in self._store.entries(folder):
             if series.kind != "directory":
                 continue
-            numbers = {
-                int(match[1]): entry.path
-                for entry in self._store.entries(series.path)
-                if (match := _REVISION.fullmatch(entry.name))
-            }
-            if not numbers:
-                continue
-            path = numbers[max(numbers)]
-            try:
-                data = read_small(self._store, path, MAX_RECORD)
-                revision = decode(PointerRevision, data or b"")
-            except MalformedData as error:
-                if series.name not in self._ignored:
-                    self._found.unresolved.append(
-                        f"{path}: {error}; promote a checkpoint first, so that there is a newer one"
-                    )
-                continue
-            target = posixpath.join(base, revision.target)
-            self._found.add(target, f"pointer {revision.name} names it")
+            found = protocol.read_pointer(self._store, series.name, base=base)
+            if found.problems and series.name not in self._ignored:
+                self._found.unresolved.append(
+                    f"{found.problems[0]}; promote a checkpoint first, so that there is a newer one"
+                )
+            for revision in (found.revision, found.copy):
+                if revision is not None:
+                    target = posixpath.join(base, revision.target)
+                    self._found.add(target, f"pointer {revision.name} names it")
 
 
 def _systems(name: str) -> bool:

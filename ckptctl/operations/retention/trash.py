@@ -110,6 +110,15 @@ def read(store: Store, one: Bin) -> TrashRecord:
     return record
 
 
+def trashed(store: Store) -> Iterator[TrashRecord | str]:
+    """Yield the record of everything in the trash, or what is wrong with it."""
+    for one in _numbered(store):
+        try:
+            yield _read(store, one)
+        except MalformedData as error:
+            yield str(error)
+
+
 def _below(store: Store, path: str) -> Iterator[Entry]:
     """Yield files and links below a directory; links are not followed."""
     for entry in store.entries(path):

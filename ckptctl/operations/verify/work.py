@@ -104,7 +104,7 @@ def _seal(located: Located, options: Options) -> Seal:
     """Read the checkpoint's records and the pointer, where one names it."""
     store, place = located.store, located.place
     asked = place.path and options.asks("pointer-mismatch")
-    pointer = protocol.read_pointer(store).revision if asked else None
+    pointer = protocol.read_pointer(store).decided if asked else None
     seal = protocol.read_seal(
         store, located.records, name=place.name.text, required=options.require_manifest
     )

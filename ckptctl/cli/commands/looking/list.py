@@ -76,6 +76,8 @@ def render_listing(listing: Listing, screen: Screen) -> None:
         screen.line("".join(line).rstrip())
         if row.reason:
             screen.wrapped(screen.paint(said(row.reason), "dim"), 4)
+    if listing.undecided:
+        screen.wrapped(screen.paint(said(listing.undecided), "yellow"), 0)
     for pointer in listing.dangling:
         name, text = safe(pointer.name), safe(pointer.text)
         screen.line(

@@ -29,7 +29,7 @@ from ckptctl.cli.output.resolution import explain, summary
 from ckptctl.cli.output.spelling import flag
 from ckptctl.cli.output.text import Screen, columns, plural, safe, said, size
 from ckptctl.model.result.plain import absolute
-from ckptctl.results import DecisionNeeded, NoneUsable, Resharding
+from ckptctl.results import DecisionNeeded, NoneUsable, Resharding, Undecided
 
 _MOST_FILES = 16
 _COLOURS = {"kept": "green", "changed": "yellow", "unknown": "yellow"}
@@ -101,7 +101,7 @@ def reshard_command(
             framework=framework,
             progress=progress(quiet=quiet or output != "text"),
         )
-    except NoneUsable as error:
+    except (NoneUsable, Undecided) as error:
         explain(error.notes, error.skipped)
         raise
     except DecisionNeeded as needed:
