@@ -157,7 +157,7 @@ class Manifest(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointerRevision(Record):
-    """One move of a pointer; revisions count from 1 without gaps and are only ever created.
+    """One move of a pointer; revisions count from 1 and are only ever created.
 
     ``passed_over`` names the committed checkpoints that a rollback turned its back on.
     """
