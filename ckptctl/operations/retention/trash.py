@@ -112,9 +112,9 @@ def read(store: Store, one: Bin) -> TrashRecord:
 
 def trashed(store: Store) -> Iterator[TrashRecord | str]:
     """Yield the record of everything in the trash, or what is wrong with it."""
-    for one in _numbered(store):
+    for one in numbered(store):
         try:
-            yield _read(store, one)
+            yield read(store, one)
         except MalformedData as error:
             yield str(error)
 
