@@ -14,6 +14,7 @@ from ckptctl.completeness.classifier import Classifier
 from ckptctl.errors import Conflict, Findings, Refused, StorageError
 from ckptctl.hashing import DEFAULT
 from ckptctl.model.checkpoint import Checkpoint, rank_of
+from ckptctl.model.companion import Kind
 from ckptctl.model.finding import Stage
 from ckptctl.model.manifest import FileRecord, Manifest, Receipt, Unpromised
 from ckptctl.model.names import parse_name
@@ -35,7 +36,6 @@ from ckptctl.operations.verify.beside import Companions
 from ckptctl.operations.verify.options import Options as VerifyOptions
 from ckptctl.operations.verify.stages import Content, Identity, Structure, run_stages
 from ckptctl.operations.verify.work import Sealing, Work, begin
-from ckptctl.provenance.counters import Kind
 from ckptctl.provenance.evidence import Source
 from ckptctl.storage import WritableStore
 from ckptctl.version import __version__
