@@ -30,6 +30,7 @@ from ckptctl.cli.output.spelling import flag
 from ckptctl.cli.output.text import Screen, columns, plural, safe, said, size
 from ckptctl.model.result.plain import absolute
 from ckptctl.results import DecisionNeeded, NoneUsable, Resharding, Undecided
+from ckptctl.words import listed
 
 _MOST_FILES = 16
 _COLOURS = {"kept": "green", "changed": "yellow", "unknown": "yellow"}
@@ -175,10 +176,11 @@ def render_resharding(result: Resharding, screen: Screen) -> None:
     ]
     for line in columns(rows):
         screen.line("".join(line))
-    for names, what in ((result.dropped, "left out as asked"), (result.lost, "lost to damage")):
-        if names:
-            shown = ", ".join(map(safe, names[:4])) + (" and more" if len(names) > 4 else "")
-            screen.line(f"  {plural(len(names), 'key')} {what}: {shown}")
+    if result.dropped:
+        count = plural(len(result.dropped), "key")
+        screen.line(f"  {count} left out as asked: {safe(listed(result.dropped))}")
+    if result.lost:
+        screen.line(f"  lost to damage: {safe(listed(result.lost, 8))}")
     for refusal in result.refusals:
         screen.line(f"{screen.paint('cannot be done', 'red', 'bold')}: {said(refusal)}")
     if result.refusals:
