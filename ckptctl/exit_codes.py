@@ -26,6 +26,7 @@ class ExitCode(enum.IntEnum):
     OUTCOME_UNKNOWN = 6, "outcome unknown"
     FINDINGS = 10, "findings"
     INTERRUPTED = 130, "interrupted"
+    TERMINATED = 143, "told to stop (SIGTERM)"
     PIPE_CLOSED = 141, "whoever read the output stopped reading"
 
     @property

@@ -37,6 +37,8 @@ NAME = "torch"
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _LARGEST_PICKLE = 1 << 30
 _DEEPEST = 64
+WRITER = "ckptctl"
+"""A record that says who wrote the file; torch passes over it."""
 
 Path = tuple[str | int, ...]
 
@@ -57,6 +59,11 @@ def read(reader: Reader, file: File) -> Checkpoint:
     except MalformedData as error:
         fault = Fault(FaultKind.UNREADABLE_METADATA, str(error), Location(file=file.path))
         return Checkpoint(NAME, {file.path: file}, faults=(fault,))
+
+
+def is_converted(reader: Reader) -> bool:
+    """Tell whether ``convert`` wrote a file; raises ``MalformedData`` for what is no such file."""
+    return WRITER in _open(reader)[1]
 
 
 def state_of(reader: Reader) -> object:

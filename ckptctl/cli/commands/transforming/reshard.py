@@ -27,7 +27,7 @@ from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
 from ckptctl.cli.output.resolution import explain, summary
 from ckptctl.cli.output.spelling import flag
-from ckptctl.cli.output.text import Screen, columns, plural, safe, said, size
+from ckptctl.cli.output.text import Screen, columns, plural, safe, said, size, unchecked
 from ckptctl.model.result.plain import absolute
 from ckptctl.results import DecisionNeeded, NoneUsable, Resharding, Undecided
 from ckptctl.words import listed
@@ -64,7 +64,10 @@ def reshard_command(
         str, typer.Option(help="Positions in the data per rank: keep, merge, drop or fail.")
     ] = "fail",
     resume: Annotated[
-        bool, typer.Option("--resume", help="Finish what the same reshard left in DEST.")
+        bool, typer.Option("--resume", help="Finish what the same reshard left unfinished.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Begin again; nothing committed is ever replaced.")
     ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Leave damaged keys out, and name them.")
@@ -96,6 +99,7 @@ def reshard_command(
             rng=rng,
             data=data,
             resume=resume,
+            overwrite=overwrite,
             force=force,
             workers=workers,
             dry_run=dry_run,
@@ -194,4 +198,6 @@ def render_resharding(result: Resharding, screen: Screen) -> None:
         f"{plural(result.tensors, 'tensor')} and {plural(result.objects, 'object')} read back "
         f"equal; committed"
     )
+    if result.unchecked:
+        screen.wrapped(unchecked(result.unchecked), 2)
     screen.line(f"manifest {result.manifest}")
