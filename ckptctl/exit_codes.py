@@ -26,8 +26,8 @@ class ExitCode(enum.IntEnum):
     OUTCOME_UNKNOWN = 6, "outcome unknown"
     FINDINGS = 10, "findings"
     INTERRUPTED = 130, "interrupted"
-    TERMINATED = 143, "told to stop (SIGTERM)"
     PIPE_CLOSED = 141, "whoever read the output stopped reading"
+    TERMINATED = 143, "told to stop (SIGTERM)"
 
     @property
     def verdict(self) -> str:

@@ -132,7 +132,9 @@ def _at_its_name(found: Destination, *, resume: bool, overwrite: bool) -> Destin
         if found.single and overwrite:
             replaced.may_replace_file(store, name, url)
             return _replacing(found)
-        raise Refused(f"{url} exists already; nothing was written{hint if found.single else ''}")
+        if not found.single:
+            raise Refused(f"{url} is not a directory; nothing was written")
+        raise Refused(f"{url} exists already; nothing was written{hint}")
     entries = store.entries(name)
     names = {entry.name for entry in entries}
     if MANIFEST in names:
@@ -188,8 +190,12 @@ def need_space(store: WritableStore, size: int) -> None:
 
 
 @contextmanager
-def kept_on_interrupt(found: Destination) -> Iterator[None]:
-    """Say what is left where writing ends early; what is wrong with the bytes leaves nothing."""
+def kept_on_interrupt(found: Destination, *, damaged: bool = False) -> Iterator[None]:
+    """Say what is left where writing ends early.
+
+    Where something is wrong with the bytes nothing is left, unless ``damaged`` keeps what was
+    written, so that another attempt need write only what is not as it should be.
+    """
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -208,7 +214,8 @@ def kept_on_interrupt(found: Destination) -> Iterator[None]:
         )
         raise type(error)(text) from error
     except CkptctlError:
-        discard(found)
+        if not damaged:
+            discard(found)
         raise
 
 

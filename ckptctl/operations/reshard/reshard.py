@@ -179,7 +179,7 @@ def reshard(
         plan = prepared.planned.plan
     expected = reshard_target.expected_files(plan)
     target, reused = reshard_target.begin(found, plan.digest, expected, overwrite=options.overwrite)
-    with destination.kept_on_interrupt(found):
+    with destination.kept_on_interrupt(found, damaged=True):
         proof = _fill(target, source, before, plan, options, progress, executor)
         components = plan.components(prepared.classifier.component)
         manifest = manifest_of(
