@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ckptctl import protocol
 from ckptctl.errors import MalformedData, NotFound, Refused, StorageError
 from ckptctl.formats.torch import reader as torchfile
-from ckptctl.model.manifest import LATEST, QUARANTINE, decode
+from ckptctl.model.manifest import LATEST, decode
 from ckptctl.model.paths import join
 from ckptctl.operations.place import RECORDS
 from ckptctl.sharding.record import CONVERTED, ConvertedRecord
@@ -49,11 +49,12 @@ def may_replace_file(store: Store, name: str, url: str) -> None:
 def _unused(store: Store, name: str, url: str, records: str) -> None:
     if protocol.read_seal(store, records, name=name).manifest is not None:
         raise Refused(f"{url} is committed; it is not replaced")
-    if protocol.exists(store, join(records, QUARANTINE)):
+    if any(True for _ in protocol.quarantines(store, records)):
         raise Refused(f"{url} was put into quarantine once; it is not replaced")
-    pointer = protocol.read_pointer(store, LATEST, tolerant=True)
-    if pointer.revision is not None and pointer.revision.target == name:
-        raise Refused(f"{url}: pointer {LATEST} names it; it is not replaced")
+    for revision in protocol.revisions(store, LATEST):
+        if isinstance(revision, str) or revision.target == name:
+            what = revision if isinstance(revision, str) else "names it, or did once"
+            raise Refused(f"{url}: pointer {LATEST}: {what}; it is not replaced")
     for entry in store.entries():
         if entry.kind == "file" and entry.size <= _POINTER and _names(store, entry, name):
             raise Refused(f"{url}: {entry.name} names it; it is not replaced")
