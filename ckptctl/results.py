@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Undecided,
         Unresolved,
     )
+    from ckptctl.operations.catalog.sealed import Sealed
     from ckptctl.operations.catalog.show import (
         BoxRow,
         Description,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ckptctl.operations.content.digest import Content
     from ckptctl.operations.convert.options import Conversion
     from ckptctl.operations.progress import Progress
-    from ckptctl.operations.publish.commit import Committed
+    from ckptctl.operations.publish.options import Committed
     from ckptctl.operations.publish.promote import Promoted
     from ckptctl.operations.publish.quarantine import Marked
     from ckptctl.operations.reshard.reshard import DecisionNeeded, Resharding
@@ -62,12 +63,13 @@ _MODULES = {
     "FileRow": "operations.catalog.show",
     "Layout": "operations.catalog.show",
     "ObjectRow": "operations.catalog.show",
+    "Sealed": "operations.catalog.sealed",
     "TensorRow": "operations.catalog.show",
     "Shown": "operations.catalog.view",
     "Content": "operations.content.digest",
     "Conversion": "operations.convert.options",
     "Progress": "operations.progress",
-    "Committed": "operations.publish.commit",
+    "Committed": "operations.publish.options",
     "Promoted": "operations.publish.promote",
     "Fate": "operations.retention.policy",
     "Plan": "operations.retention.policy",
@@ -109,6 +111,7 @@ __all__ = [
     "Resolution",
     "Row",
     "Schema",
+    "Sealed",
     "Shown",
     "Skipped",
     "TensorRow",

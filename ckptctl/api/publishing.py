@@ -24,6 +24,8 @@ def commit(
     algorithm: str = "xxh3-128",
     mapping: Mapping[str, str] | None = None,
     workers: int | None = None,
+    amend: bool = False,
+    reason: str = "",
     dry_run: bool = False,
     framework: str = "",
     progress: results.Progress | None = None,
@@ -31,12 +33,15 @@ def commit(
     """Verify a checkpoint, hash its files in the same pass, and seal it with a manifest.
 
     ``identity`` are facts about the run, or a JSON, YAML or TOML file of them. One that is committed
-    already, with the same bytes and as the same thing, is left as it is. Raises ``Findings`` for
+    already, with the same bytes and as the same thing, is left as it is. With ``amend`` it gets
+    another step, run, number of ranks or facts, and promises what it did. Raises ``Findings`` for
     what is not whole, ``Refused`` or ``Conflict`` where it is committed as something else or the
     store cannot commit, ``OutcomeUnknown`` where the last answer was lost.
     """
+    from ckptctl.errors import UsageError
     from ckptctl.operations import requests
-    from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
+    from ckptctl.operations.publish.commit import commit_checkpoint
+    from ckptctl.operations.publish.options import CommitOptions
     from ckptctl.operations.target import open_for_records
 
     if isinstance(identity, str | os.PathLike):
@@ -56,6 +61,12 @@ def commit(
     if workers is not None:
         options = options.with_workers(workers)
     store, place = open_for_records(path, framework)
+    if amend:
+        from ckptctl.operations.publish.amend import amend_checkpoint
+
+        return amend_checkpoint(store, place, options=options, reason=reason, progress=progress)
+    if reason:
+        raise UsageError("`reason` is for `amend`: a commit needs none")
     return commit_checkpoint(store, place, options=options, progress=progress)
 
 

@@ -5,6 +5,7 @@ told. Readers go from pointer to manifest to files. A series of records is liste
 record decides or none does.
 """
 
+from ckptctl.protocol.amendments import amend, amendments, last_amendment, mended
 from ckptctl.protocol.read import (
     Pointer,
     quarantine_series,
@@ -14,13 +15,18 @@ from ckptctl.protocol.read import (
     read_quarantine,
     read_receipts,
     read_seal,
+    read_sealed,
     revisions,
 )
 from ckptctl.protocol.write import mark, point, refresh_courtesy_copy, seal, stage
 
 __all__ = [
     "Pointer",
+    "amend",
+    "amendments",
+    "last_amendment",
     "mark",
+    "mended",
     "point",
     "quarantine_series",
     "quarantines",
@@ -29,6 +35,7 @@ __all__ = [
     "read_quarantine",
     "read_receipts",
     "read_seal",
+    "read_sealed",
     "refresh_courtesy_copy",
     "revisions",
     "seal",

@@ -18,6 +18,7 @@ from ckptctl.model.manifest import (
 )
 from ckptctl.model.paths import join
 from ckptctl.model.seal import Seal
+from ckptctl.protocol.amendments import amended
 from ckptctl.protocol.series import Series, all_of, read_record, read_series
 from ckptctl.storage import Store
 
@@ -44,10 +45,17 @@ class Pointer:
 
 
 def read_manifest(store: Store, checkpoint: str) -> Manifest | None:
-    """Read a checkpoint's manifest, or None where it is not committed.
+    """Read a checkpoint's manifest as its amendments have it, or None where it is not committed.
 
-    Raises ``MalformedData`` for a manifest that is torn, altered or of another version.
+    Raises ``MalformedData`` for a manifest, or a newest amendment, that is torn, altered or of
+    another version.
     """
+    found = read_sealed(store, checkpoint)
+    return None if found is None else amended(store, checkpoint, found)
+
+
+def read_sealed(store: Store, checkpoint: str) -> Manifest | None:
+    """Read a checkpoint's manifest as it was sealed, whatever was amended since."""
     return read_record(store, join(checkpoint, MANIFEST), Manifest)
 
 

@@ -1,4 +1,4 @@
-"""What reshard and convert leave beside what they write: an unfinished one, and a finished one."""
+"""What an unfinished reshard leaves in its destination, so that it can be finished later."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from typing import ClassVar
 from ckptctl.model.manifest import FileRecord, Record
 
 RESHARD = "ckptctl.reshard.json"
-"""Of an attempt that is not finished, of either command."""
-
-CONVERTED = "ckptctl.converted.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,18 +20,3 @@ class ReshardRecord(Record):
     files: tuple[FileRecord, ...] = ()
     time: str = ""
     actor: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertedRecord(Record):
-    """What ``convert`` wrote: its files, and the keys of the source that are not in there."""
-
-    SCHEMA: ClassVar[str] = "ckptctl/converted/1"
-    source: str
-    to: str
-    files: tuple[FileRecord, ...] = ()
-    tensors: str = ""
-    left_out: tuple[str, ...] = ()
-    time: str = ""
-    actor: str = ""
-    tool: str = ""

@@ -14,10 +14,12 @@ from cases.frame import (
     Case,
     Meanwhile,
     committed,
+    cuts,
     each,
     flips,
     links,
     named,
+    promoted,
     quarantined,
     ran,
     removes,
@@ -28,6 +30,9 @@ from ckptctl.model.manifest import MANIFEST, Manifest, decode
 
 PLACE = "step-12"
 COMMIT = ("commit", f"{{root}}/{PLACE}")
+AMEND = (*COMMIT, "--amend")
+AMENDMENT = f"{PLACE}/ckptctl.amendments/00000001.json"
+PROMOTE = ("promote", f"{{root}}/{PLACE}", "--require", "none")
 VERIFY = ("verify", f"{{root}}/{PLACE}")
 RESOLVE = ("resolve", "{root}")
 STATED = "fsdp2/step-12"
@@ -243,13 +248,13 @@ CASES: list[Case] = [
         Case(f"{name} left out of the manifest is found by {command[0]}",
              each(SEALED, leaves_out(name)), command, 10, says=("incomplete-manifest",))
         for name in (SHARD, ".metadata")
-        for command in (VERIFY, ("promote", f"{{root}}/{PLACE}", "--require", "none"),
+        for command in (VERIFY, PROMOTE,
                         (*RESOLVE, "--full"))
     ),
     *(
         Case(f"keys lost to damage stop {command[0]}", each(SEALED, LOST), command, 10,
              says=("lost-keys", "model.w"))
-        for command in (VERIFY, ("promote", f"{{root}}/{PLACE}", "--require", "none"), RESOLVE)
+        for command in (VERIFY, PROMOTE, RESOLVE)
     ),
     # ------------------------------------------------------------------ the step
     Case(
@@ -314,6 +319,101 @@ CASES: list[Case] = [
          (*COMMIT, "--run-id", "r1", "--step", "12"), untouched=True, facts={"changed": False}),
     Case("a quarantine is no matter of bytes", each(SEALED, quarantined(12)), COMMIT,
          untouched=True, facts={"changed": False}),
+    # ------------------------------------------------------------------ amendments
+    Case(
+        "an amendment says more and promises the same",
+        each(SEALED, promoted(12)),
+        (*AMEND, "--run-id", "r1", "--world-size", "2", "--reason", "forgotten"),
+        left=(f"{PLACE}/{MANIFEST}", f"{PLACE}/{SHARD}", "ckptctl.pointers"),
+        made=(AMENDMENT,),
+        facts={"run_id": "r1", "world_size": 2, "amendment": 1, "changed": True},
+    ),
+    Case(
+        "the pointer means the same afterwards",
+        each(SEALED, promoted(12), ran(*AMEND, "--run-id", "r1")),
+        (*RESOLVE, "--run-id", "r1"),
+        facts={"name": PLACE, "how": lambda how: "named by pointer" in how},
+    ),
+    Case(
+        "a rollback that passed it over means it too",
+        each(committed(8, 12), ran("promote", "{root}/step-12", "--require", "none"),
+             ran("promote", "{root}/step-8", "--require", "none", "--rollback", "--yes"),
+             ran(*AMEND, "--run-id", "r1")),
+        RESOLVE,
+        facts={"name": "step-8"},
+    ),
+    Case(
+        "the newest of several counts",
+        each(SEALED, ran(*AMEND, "--run-id", "r1"), ran(*AMEND, "--run-id", "r2")),
+        (*RESOLVE, "--run-id", "r1"),
+        10,
+        says=("of run r2, not r1",),
+    ),
+    Case(
+        "a step for what had none",
+        each(saved("final"), ran("commit", "{root}/final")),
+        ("commit", "{root}/final", "--amend", "--step", "13"),
+        facts={"step": 13},
+        made=("final/ckptctl.amendments/00000001.json",),
+    ),
+    Case(
+        "a step that the files contradict",
+        each(saved("final", source=STATED), ran("commit", "{root}/final")),
+        ("commit", "{root}/final", "--amend", "--step", "13"),
+        5,
+        says=("says 12",),
+        untouched=True,
+    ),
+    Case("a step that the name contradicts is none", SEALED, (*AMEND, "--step", "13"), 5,
+         untouched=True),
+    Case("ranks that wrote files are counted", SEALED, (*AMEND, "--world-size", "1"), 5,
+         says=("rank 1 wrote files",), untouched=True),
+    Case("the same amendment again changes nothing", each(SEALED, ran(*AMEND, "--run-id", "r1")),
+         (*AMEND, "--run-id", "r1"), untouched=True, facts={"changed": False, "amendment": 1}),
+    Case("nor does the same commit", each(SEALED, ran(*AMEND, "--run-id", "r1")),
+         (*COMMIT, "--run-id", "r1"), untouched=True, facts={"changed": False}),
+    Case("what is not committed has nothing to amend", SAVED, (*AMEND, "--run-id", "r1"), 5,
+         untouched=True),
+    Case("what is damaged is not amended", each(SEALED, cuts(f"{PLACE}/{SHARD}")),
+         (*AMEND, "--run-id", "r1"), 10, untouched=True),
+    Case("nothing said is nothing amended", SEALED, AMEND, 2, untouched=True),
+    *(
+        Case(f"a newest amendment that {how} is never the one before: {command[0]}",
+             each(SEALED, ran(*AMEND, "--run-id", "r1"), ran(*AMEND, "--run-id", "r2"), harm),
+             command, code, says=("00000002",))
+        for how, harm in (
+            ("is damaged", cuts(f"{PLACE}/ckptctl.amendments/00000002.json")),
+            ("is gone", removes(f"{PLACE}/ckptctl.amendments/00000002.json")),
+        )
+        for command, code in ((VERIFY, 10), (RESOLVE, 10), (COMMIT, 5), (PROMOTE, 10))
+    ),
+    Case(
+        "and is written again from its copy",
+        each(SEALED, ran(*AMEND, "--run-id", "r1"), cuts(AMENDMENT)),
+        AMEND,
+        facts={"run_id": "r1", "amendment": 2},
+    ),
+    Case(
+        "older ones may be cleaned away",
+        each(SEALED, ran(*AMEND, "--run-id", "r1"), ran(*AMEND, "--run-id", "r2"),
+             removes(AMENDMENT)),
+        (*RESOLVE, "--run-id", "r2"),
+    ),
+    Case(
+        "amendments of another manifest amend nothing",
+        each(SEALED, ran(*AMEND, "--run-id", "r1"), rewrites(lambda _: {"commit_id": "another"})),
+        VERIFY,
+        10,
+        says=("it amends another manifest",),
+    ),
+    Case(
+        "nor does a new commit begin with them",
+        each(SEALED, ran(*AMEND, "--run-id", "r1"), removes(f"{PLACE}/{MANIFEST}")),
+        COMMIT,
+        5,
+        says=("amendments of a manifest that is gone",),
+        untouched=True,
+    ),
     # ------------------------------------------------------------------ while it is read
     during("a shard changed in place, its time set back", alters(), 5, says=(SHARD, "changed")),
     during("the metadata too", alters(f"{PLACE}/.metadata", 40), 5, says=(".metadata",)),

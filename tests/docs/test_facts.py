@@ -11,6 +11,7 @@ import yaml
 
 from ckptctl.exit_codes import ExitCode
 from ckptctl.formats.registry import LAYOUTS
+from ckptctl.model.amendment import Amendment
 from ckptctl.model.commit_state import State
 from ckptctl.model.components import COMPONENTS
 from ckptctl.model.manifest import (
@@ -23,7 +24,7 @@ from ckptctl.model.manifest import (
     TrashRecord,
 )
 from ckptctl.model.result.verdict import Verdict
-from ckptctl.sharding.record import ConvertedRecord, ReshardRecord
+from ckptctl.sharding.record import ReshardRecord
 from conftest import ROOT
 from docs import examples as docs
 from docs.examples import PAGES
@@ -33,11 +34,11 @@ RECORDS = (
     FileRecord,
     Receipt,
     Manifest,
+    Amendment,
     PointerRevision,
     QuarantineRecord,
     TrashRecord,
     ReshardRecord,
-    ConvertedRecord,
 )
 TEMPLATES = sorted((ROOT / ".github").rglob("*.yml"))
 MOST_STEPS = 10

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from ckptctl import protocol
 from ckptctl.completeness.audit import Wanted
 from ckptctl.errors import Findings, MalformedData, Refused, StorageError
+from ckptctl.model.amendment import Amendment
 from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import (
     LATEST,
@@ -110,6 +111,18 @@ EXAMPLES: dict[str, Record] = {
         reason="NaN in layer 3: \u201cgone\u201d, \u65e5",
         time="2026-01-02T03:04:05+00:00",
         actor="someone@somewhere",
+    ),
+    "amendment": Amendment(
+        revision=2,
+        manifest=SHA,
+        step=5000,
+        run_id="run-17",
+        world_size=8,
+        identity={"git": "abc"},
+        progress={"epoch": 2},
+        time="2026-01-02T03:04:05+00:00",
+        actor="someone@somewhere",
+        reason="the run was not said",
     ),
     "trashed": TrashRecord(
         number=7,
@@ -220,6 +233,19 @@ RECORDS: dict[str, st.SearchStrategy[Record]] = {
         step=MAYBE_NUMBER,
         state=TEXT,
         contents=st.dictionaries(TEXT, NUMBER, max_size=3),
+        time=TEXT,
+        actor=TEXT,
+        reason=TEXT,
+    ),
+    "amendment": st.builds(
+        Amendment,
+        revision=NUMBER,
+        manifest=DIGEST,
+        step=MAYBE_NUMBER,
+        run_id=MAYBE_TEXT,
+        world_size=MAYBE_NUMBER,
+        identity=FACTS,
+        progress=FACTS,
         time=TEXT,
         actor=TEXT,
         reason=TEXT,
@@ -393,6 +419,7 @@ REQUIRED = {
     "quarantine": ("revision", "quarantined", "reason"),
 }
 WHERE = [(name, field) for name in EXAMPLES for field in _body(name) if field != "schema"]
+SIZES = {("manifest", "world_size"), ("amendment", "world_size")}
 NULLABLE = {"run_id", "save_id", "torch", "previous", "step"}
 
 
@@ -412,7 +439,7 @@ def test_fields_of_other_types_are_refused(name: str, field: str) -> None:
     wrong += [] if isinstance(good, str) else ["text"]
     wrong += [] if isinstance(good, bool) else [True]
     wrong += [] if type(good) is int else [1]
-    wrong += [] if field in NULLABLE or (name, field) == ("manifest", "world_size") else [None]
+    wrong += [] if field in NULLABLE or (name, field) in SIZES else [None]
     accepted = [value for value in wrong if _accepts(name, {**body, field: value})]
     assert accepted == []
 

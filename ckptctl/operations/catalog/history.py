@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ckptctl import protocol
 from ckptctl.errors import MalformedData, NothingThere
+from ckptctl.model.amendment import AMENDMENTS
 from ckptctl.model.manifest import LATEST, MANIFEST, QUARANTINE, TRASH
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
@@ -50,7 +51,7 @@ def history(store: Store, *, places: Sequence[Place] | None = None) -> History:
         names = {entry.name for entry in place.entries}
         if MANIFEST in names:
             try:
-                manifest = protocol.read_manifest(store, place.records)
+                manifest = protocol.read_sealed(store, place.records)
             except MalformedData as error:
                 events.append(Event("", "damaged", place.path, place.name.step, reason=str(error)))
                 manifest = None
@@ -58,6 +59,8 @@ def history(store: Store, *, places: Sequence[Place] | None = None) -> History:
                 events.append(
                     Event(manifest.time, "committed", place.path, manifest.step, manifest.actor)
                 )
+        if AMENDMENTS in names:
+            events.extend(_amendments(store, place))
         if QUARANTINE in names:
             for record in protocol.quarantines(store, place.records):
                 if isinstance(record, str):
@@ -80,6 +83,16 @@ def _trashings(store: Store) -> Iterator[Event]:
             continue
         what = "moved to the trash"
         yield Event(found.time, what, found.path, found.step, found.actor, found.reason)
+
+
+def _amendments(store: Store, place: Place) -> Iterator[Event]:
+    for found in protocol.amendments(store, place.records):
+        if isinstance(found, str):
+            yield Event("", "damaged", place.path, place.name.step, reason=found)
+            continue
+        yield Event(
+            found.time, "amended", place.path, found.step, found.actor, found.reason, found.revision
+        )
 
 
 def _moves(store: Store) -> list[Event]:

@@ -21,6 +21,7 @@ from ckptctl.model.checkpoint import (
 )
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Box, Shape
+from ckptctl.operations.catalog.sealed import Sealed, sealed_as
 from ckptctl.operations.content.value import read_value
 from ckptctl.operations.place import Place, address, read_checkpoint
 from ckptctl.storage import Store
@@ -128,6 +129,7 @@ class Description:
     components: tuple[Component, ...]
     ranks: tuple[RankFiles, ...]
     problems: tuple[str, ...]
+    sealed: Sealed | None = None
 
 
 class Viewer:
@@ -159,6 +161,7 @@ class Viewer:
         """Sum up the checkpoint; a few small items are read for step and versions."""
         checkpoint, identity = self.checkpoint, self.checkpoint.identity
         progress, steps, problems = self._progress()
+        sealed = sealed_as(self._store, self._place, problems)
         return Description(
             checkpoint=self._url,
             format=self._place.format,
@@ -177,6 +180,7 @@ class Viewer:
             components=tuple(self._components()),
             ranks=tuple(self._ranks()),
             problems=(*(fault.message for fault in checkpoint.problems), *problems),
+            sealed=sealed,
         )
 
     def _components(self) -> Iterator[Component]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from ckptctl import protocol
 from ckptctl.errors import MalformedData, Refused, StorageError
@@ -15,13 +14,12 @@ from ckptctl.model.run_facts import flatten, same
 from ckptctl.operations.located import Located
 from ckptctl.operations.place import Place
 from ckptctl.operations.progress import Progress
+from ckptctl.operations.publish.options import CommitOptions
+from ckptctl.operations.verify.beside import Companions
 from ckptctl.operations.verify.options import Options as VerifyOptions
 from ckptctl.operations.verify.stages import Content, Structure, run_stages
 from ckptctl.operations.verify.work import Work, begin
 from ckptctl.storage import WritableStore
-
-if TYPE_CHECKING:
-    from ckptctl.operations.publish.commit import CommitOptions
 
 NOT_OF_BYTES = frozenset({"quarantined", "pointer-mismatch", "lost-keys"})
 """Checks that say nothing about whether the bytes are those that were sealed."""
@@ -54,14 +52,14 @@ def still_the_same(
         raise Refused(f"{who}; nothing was changed")
     told = contradiction(manifest, options)
     if told:
-        raise Refused(f"{who}, and {told}; nothing was changed")
+        raise Refused(f"{who}, and {told}; `amend` changes that; nothing was changed")
     located = Located(store, place)
     work = begin(
         located,
         VerifyOptions(workers=options.workers, ignore=NOT_OF_BYTES),
         progress=progress,
     )
-    work = run_stages(work, (Structure(), Content()))
+    work = run_stages(work, (Structure(), Companions(), Content()))
     if work.problem:
         raise StorageError(f"{place.path}: {work.problem}; nothing was changed")
     different = _difference(work, place)

@@ -32,6 +32,7 @@ def promises_of(
     Raises ``Findings`` where something else than a file has the place of one that belongs.
     """
     needed = {*checkpoint.sources, *checkpoint.items.paths}
+    needed |= {path for path, one in checkpoint.companions.items() if one.known}
     needed |= {record.path for receipt in receipts for record in receipt.files}
     promised: set[str] = set()
     others: list[tuple[File, str]] = []

@@ -103,7 +103,9 @@ class Content:
             faults += done.faults
             if not done.unit.expected:
                 digests[done.unit.path] = done.unit.size, done.digest
-                checked[done.unit.path] = done.against
+                checked.setdefault(done.unit.path, done.against)
+            elif not done.faults and not done.problem:  # what else promises a digest
+                checked[done.unit.path] = Against.DIGEST
             unread += _unread(done)
             if work.sealing is not None and (problem or unread):
                 break

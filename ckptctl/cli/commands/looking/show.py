@@ -14,7 +14,7 @@ from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.tensor_layout import draw_layout
 from ckptctl.cli.output.text import Screen, age, columns, number, plural, safe, size
 from ckptctl.model.geometry import Shape
-from ckptctl.results import Description, FileRow, ObjectRow, Shown, TensorRow
+from ckptctl.results import Description, FileRow, ObjectRow, Sealed, Shown, TensorRow
 from ckptctl.words import ranges as ranks
 
 _VALUE_WIDTH = 60
@@ -67,6 +67,13 @@ def render_shown(found: Shown, screen: Screen) -> None:
         render_description(found.description, screen)
 
 
+def _sealed(found: Sealed) -> str:
+    step = "no step" if found.step is None else f"step {found.step}"
+    run = f" of run {safe(found.run_id)}" if found.run_id else ""
+    ranks = f", {plural(found.world_size, 'rank')}" if found.world_size else ""
+    return f"as {step}{run}{ranks}, by {safe(found.by)} at {safe(found.time)}"
+
+
 def render_description(found: Description, screen: Screen) -> None:
     """Print a checkpoint at a glance."""
     facts = [
@@ -80,6 +87,13 @@ def render_description(found: Description, screen: Screen) -> None:
     ]
     if found.world_size is not None:
         facts.append(("world size", f"{found.world_size}, each rank saved on its own"))
+    if found.sealed is not None:
+        facts.append(("committed", _sealed(found.sealed)))
+    if found.sealed is not None and found.sealed.amended:
+        last = found.sealed
+        why = f": {safe(last.reason)}" if last.reason else ""
+        said = f"{plural(last.amended, 'time')}, last by {safe(last.amended_by)}"
+        facts.append(("amended", f"{said} at {safe(last.amended_at)}{why}"))
     for name, value in facts:
         screen.line(f"{screen.paint(f'{name:<11}', 'bold')} {value}")
     _render_progress(found, screen)

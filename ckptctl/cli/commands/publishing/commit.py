@@ -57,6 +57,10 @@ def commit_command(
     ] = None,
     digest: Annotated[str, typer.Option(help="xxh3-128 or sha256.")] = "xxh3-128",
     workers: Workers = None,
+    amend: Annotated[
+        bool, typer.Option("--amend", help="Say more of what is committed; its bytes stay.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="Why it is amended, for the history.")] = "",
     also_promote: Annotated[
         bool, typer.Option("--promote", help="Move the pointer to it as well.")
     ] = False,
@@ -72,8 +76,8 @@ def commit_command(
 ) -> int:
     """Verify a checkpoint, hash all its files in the same pass, and seal it with a manifest.
 
-    Creating the manifest is the commit: of two that try, one wins and the other exits 5. What is
-    not whole is not committed (10).
+    Creating the manifest is the commit: of two that try, one wins. What is not whole is not
+    committed (10). The same commit again exits 0, another one 5; --amend adds what was not known.
     """
     if also_promote and dry_run:
         raise UsageError("--dry-run of --promote needs a committed checkpoint: run them in turn")
@@ -91,6 +95,8 @@ def commit_command(
         algorithm=digest,
         mapping=mapped,
         workers=workers,
+        amend=amend,
+        reason=reason,
         dry_run=dry_run,
         framework=framework,
         progress=progress(quiet=quiet or output != "text"),
@@ -122,10 +128,18 @@ def commit_command(
 @render.register
 def render_commit(result: Committed, screen: Screen) -> None:
     """Print what was sealed."""
-    if not result.changed:
+    if result.amendment and (result.changed or result.dry_run):
+        verb = "would amend" if result.dry_run else "amended"
         screen.line(
-            f"{safe(result.checkpoint)} is committed already, with the same bytes: "
-            f"{_step(result)}, {plural(result.files, 'file')}, {size(result.size)}; by "
+            f"{screen.paint(verb, 'green', 'bold')} {safe(result.checkpoint)}: {_as_what(result)}; its "
+            f"{plural(result.files, 'file')} are promised as before"
+        )
+        screen.line(f"manifest {result.manifest}, amendment {result.amendment}")
+        return
+    if not result.changed:
+        known = "is committed already, with the same bytes" if result.checked else "says so already"
+        screen.line(
+            f"{safe(result.checkpoint)} {known}: {_as_what(result)}, {plural(result.files, 'file')}, {size(result.size)}; by "
             f"{safe(result.by)} at {safe(result.time)}"
         )
         screen.line(f"manifest {result.manifest}")
@@ -148,13 +162,24 @@ def render_commit(result: Committed, screen: Screen) -> None:
     screen.line(f"manifest {result.manifest}")
 
 
+def _as_what(result: Committed) -> str:
+    run = f" of run {safe(result.run_id)}" if result.run_id else ""
+    ranks = f", {plural(result.world_size, 'rank')}" if result.world_size else ""
+    return f"{_step(result)}{run}{ranks}"
+
+
 def _step(result: Committed) -> str:
     return "no step" if result.step is None else f"step {result.step}"
 
 
 def _checked(result: Committed) -> str:
     """Say against what the files were checked, and name those of which nothing told anything."""
-    words = {"receipt": "by receipts", "crc": "by CRCs", "crc in part": "by CRCs in part"}
+    words = {
+        "receipt": "by receipts",
+        "crc": "by CRCs",
+        "crc in part": "by CRCs in part",
+        "digest": "by digests beside them",
+    }
     said = [
         f"{result.checked[by]} checked {word}" for by, word in words.items() if by in result.checked
     ]

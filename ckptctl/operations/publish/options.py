@@ -1,0 +1,89 @@
+"""What a commit is told, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ckptctl.hashing import DEFAULT
+from ckptctl.model.manifest import Manifest, Unpromised
+from ckptctl.model.result.answer import Answer
+from ckptctl.model.result.plain import PATH
+from ckptctl.operations.place import address
+from ckptctl.operations.publish.promote import Promoted
+from ckptctl.operations.verify.options import Options as VerifyOptions
+from ckptctl.storage import WritableStore
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOptions:
+    """What a commit is told that the files do not say; ``publish_as`` is the final name."""
+
+    step: int | None = None
+    run_id: str | None = None
+    world_size: int | None = None
+    publish_as: str | None = None
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    algorithm: str = DEFAULT
+    mapping: tuple[tuple[str, str], ...] = ()
+    workers: int = field(default_factory=lambda: VerifyOptions().workers)
+    dry_run: bool = False
+
+    def with_workers(self, workers: int) -> CommitOptions:
+        """Return the same options with another number of threads."""
+        return replace(self, workers=workers)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(Answer):
+    """A checkpoint that is sealed now; ``dry_run`` means that it only could be.
+
+    ``amendment`` is the number of the newest one, 0 where there is none.
+    ``by`` and ``time`` say who sealed it and when; ``changed`` is false where that was done before.
+    ``unpromised`` lay there as well and is no part of it. ``checked`` counts files by what their
+    bytes were checked against: CRCs, the receipt of a rank, or nothing, which ``unchecked`` names.
+    ``links`` are links to files elsewhere, by what they say. ``promoted`` is what became of the
+    pointer, where that was asked for as well.
+    """
+
+    checkpoint: str = field(metadata=PATH)
+    name: str
+    step: int | None
+    manifest: str
+    run_id: str | None
+    world_size: int | None
+    files: int
+    size: int
+    unpromised: tuple[Unpromised, ...] = ()
+    checked: Mapping[str, int] = field(default_factory=dict)
+    unchecked: tuple[str, ...] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
+    by: str = ""
+    time: str = ""
+    amendment: int = 0
+    changed: bool = True
+    dry_run: bool = False
+    promoted: Promoted | None = None
+
+
+def result_of(
+    store: WritableStore, final: str, manifest: Manifest, options: CommitOptions
+) -> Committed:
+    """Describe a checkpoint as its manifest does; what was checked is not said by it."""
+    return Committed(
+        address(store, final),
+        manifest.name,
+        manifest.step,
+        manifest.digest,
+        manifest.run_id,
+        manifest.world_size,
+        len(manifest.files),
+        manifest.size,
+        unpromised=manifest.unpromised,
+        unchecked=manifest.unchecked,
+        links=manifest.links,
+        by=manifest.actor,
+        time=manifest.time,
+        dry_run=options.dry_run,
+    )
