@@ -80,6 +80,31 @@ class OutcomeUnknown(CkptctlError):
     exit_code = ExitCode.OUTCOME_UNKNOWN
 
 
+class Interrupted(KeyboardInterrupt):
+    """Somebody stopped it, by Ctrl-C or SIGTERM.
+
+    ``left`` means that something was left behind which the same command can go on from.
+    """
+
+    def __init__(
+        self, message: str = "interrupted", cause: object = None, *, left: bool = False
+    ) -> None:
+        """Take the exit code of what stopped it."""
+        super().__init__(message)
+        self.exit_code: ExitCode = getattr(cause, "exit_code", ExitCode.INTERRUPTED)
+        self.left = left
+        self.remedy = ""
+
+
+class Terminated(Interrupted):
+    """The process was asked to end (SIGTERM)."""
+
+    def __init__(self) -> None:
+        """Say so."""
+        super().__init__("told to stop (SIGTERM)")
+        self.exit_code = ExitCode.TERMINATED
+
+
 class Findings(CkptctlError):
     """Something is wrong with the checkpoint, so what was asked was not done."""
 

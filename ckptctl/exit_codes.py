@@ -27,6 +27,7 @@ class ExitCode(enum.IntEnum):
     FINDINGS = 10, "findings"
     INTERRUPTED = 130, "interrupted"
     PIPE_CLOSED = 141, "whoever read the output stopped reading"
+    TERMINATED = 143, "told to stop (SIGTERM)"
 
     @property
     def verdict(self) -> str:

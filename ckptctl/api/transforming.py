@@ -26,6 +26,8 @@ def convert(
     max_shard_size: int | str = "5GB",
     world_size: int = 1,
     force: bool = False,
+    resume: bool = False,
+    overwrite: bool = False,
     workers: int | None = None,
     dry_run: bool = False,
     framework: str = "",
@@ -33,6 +35,8 @@ def convert(
 ) -> results.Conversion:
     """Write tensors as ``safetensors``, ``torch`` or ``dcp``, read them back and compare.
 
+    ``force`` leaves out what is damaged or cannot be read; ``resume`` goes on from what the same
+    conversion left unfinished, ``overwrite`` begins again, and replaces what ``convert`` wrote.
     Raises ``Findings`` for a source that is not whole and for a result that is not what was read,
     ``Refused`` for a destination that is taken or has no room.
     """
@@ -49,6 +53,8 @@ def convert(
         largest=parse_size(str(max_shard_size)),
         world_size=world_size,
         force=force,
+        resume=resume,
+        overwrite=overwrite,
         dry_run=dry_run,
         framework=framework,
     )
@@ -70,6 +76,7 @@ def reshard(
     rng: str = "fail",
     data: str = "fail",
     resume: bool = False,
+    overwrite: bool = False,
     force: bool = False,
     workers: int | None = None,
     dry_run: bool = False,
@@ -88,7 +95,12 @@ def reshard(
 
     request = request_of(world_size, mesh=mesh, dim_rule=dim_rule, rng=rng, data=data)
     options = ReshardOptions(
-        request, dry_run=dry_run, resume=resume, force=force, framework=framework
+        request,
+        dry_run=dry_run,
+        resume=resume,
+        overwrite=overwrite,
+        force=force,
+        framework=framework,
     )
     if workers is not None:
         options = options.with_workers(workers)

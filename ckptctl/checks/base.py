@@ -11,7 +11,7 @@ from ckptctl.checks.structure import FileLayout, Structure
 from ckptctl.completeness.audit import Audit, Wanted
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Fault, FaultKind, Item, TensorEntry
 from ckptctl.model.damage import describe_loss, describe_part
-from ckptctl.model.finding import Finding, Location, Severity, Stage
+from ckptctl.model.finding import Finding, Location, Severity, Stage, Touched
 from ckptctl.model.geometry import Tiling
 from ckptctl.model.observation import ItemSeen
 from ckptctl.model.seal import Seal
@@ -26,7 +26,8 @@ Subject = TypeVar("Subject")
 class Hit:
     """One positive answer of a check, before it is given the check's name and severity.
 
-    ``severity`` and ``remedy`` are this answer's own, where they are not the check's.
+    ``severity`` and ``remedy`` are this answer's own, where they are not the check's. ``touched``
+    is for what touches more, or less, than what lies at ``where``.
     """
 
     message: str
@@ -34,6 +35,7 @@ class Hit:
     loss: str = ""
     severity: Severity | None = None
     remedy: str = ""
+    touched: Touched | None = None
 
 
 def where_committed(context: Context) -> bool:
@@ -70,7 +72,7 @@ class Check(Generic[Subject]):
         """Run the check and name what it finds."""
         for hit in self.run(context, subject):
             severity, remedy = hit.severity or self.severity, hit.remedy or self.remedy
-            yield Finding(self.id, severity, hit.message, hit.where, hit.loss, remedy)
+            yield Finding(self.id, severity, hit.message, hit.where, hit.loss, remedy, hit.touched)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ckptctl.checks.base import Check, Context, Hit, reported
 from ckptctl.model.checkpoint import FaultKind, ObjectEntry, TensorEntry, rank_of
-from ckptctl.model.finding import Location, Severity, Stage
+from ckptctl.model.finding import Location, Severity, Stage, Touched
 from ckptctl.model.geometry import Shape, describe
 from ckptctl.model.paths import is_contained
 
@@ -118,6 +118,7 @@ def _shared_bytes(context: Context, _: None) -> Iterator[Hit]:
                 + (f", and so are {more} more pairs in this file" if more else ""),
                 Location(file=path, rank=rank_of(path), start=second.offset, stop=first.end),
                 context.loss({i for pair in layout.overlaps for i in pair}),
+                touched=Touched.of(items.fqns[i] for pair in layout.overlaps for i in pair),
             )
 
 
@@ -136,6 +137,7 @@ def _unreferenced_bytes(context: Context, _: None) -> Iterator[Hit]:
                 f"{where} ({total} bytes) belong to no entry: entries are missing from the "
                 "metadata, or something was added to the file",
                 Location(file=path, rank=rank_of(path), start=gaps[0][0], stop=gaps[0][1]),
+                touched=Touched.of(unnamed=(f"bytes {a}-{b} of {path}" for a, b in gaps)),
             )
 
 
@@ -166,6 +168,7 @@ def _exchanged(context: Context, _: None) -> Iterator[Hit]:
         f"places of {names} look exchanged",
         context.where(items[moved[0]]),
         context.loss(moved),
+        touched=Touched.of(items.fqns[i] for i in moved),
     )
 
 

@@ -8,7 +8,7 @@ from ckptctl.checks.base import Check, Context, Hit
 from ckptctl.checks.save_names import misnamed, stale
 from ckptctl.checks.wording import MOST_NAMES, others, votes, what, who
 from ckptctl.model.checkpoint import rank_of
-from ckptctl.model.finding import Location, Severity, Stage
+from ckptctl.model.finding import Location, Severity, Stage, Touched
 from ckptctl.model.manifest import RECEIPTS
 from ckptctl.provenance.assessment import Assessment, Placed, written
 from ckptctl.provenance.consensus import Dissent, Level
@@ -39,6 +39,7 @@ def _contradictions(found: Assessment, applies: Callable[[Dissent], bool]) -> It
         yield Hit(
             f"{votes(files)} {step} ({what(members)}), {others(found, step)}",
             _where(files),
+            touched=Touched.of(files=files),
         )
 
 
@@ -89,6 +90,7 @@ def _runs(context: Context, _: None) -> Iterator[Hit]:
                 yield Hit(
                     f"{key} is {text!r} in {who(files)} and {home!r} in {who(by_text[home])}",
                     _where(files),
+                    touched=Touched.of(files=files),
                     severity=Severity.NOTE if own else None,
                 )
 
@@ -96,7 +98,12 @@ def _runs(context: Context, _: None) -> Iterator[Hit]:
 def _foreign(context: Context, _: None) -> Iterator[Hit]:
     for one in context.assessment.placed:
         if one.alike.proof is Proof.CERTAIN and one.home is Home.THERE:
-            yield Hit(f"{_equal(one)}; it is of that save: {one.reason}", _where(one.alike.files))
+            files = one.alike.files
+            yield Hit(
+                f"{_equal(one)}; it is of that save: {one.reason}",
+                _where(files),
+                touched=Touched.of(files=files),
+            )
 
 
 def _equal(one: Placed) -> str:

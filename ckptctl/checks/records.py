@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ckptctl.checks.base import Check, Context, Hit, from_faults, where_committed, where_promised
 from ckptctl.model.belonging import foreign
 from ckptctl.model.checkpoint import FaultKind, rank_of
-from ckptctl.model.finding import Location, Severity, Stage
+from ckptctl.model.finding import Location, Severity, Stage, Touched
 from ckptctl.model.manifest import MANIFEST, QUARANTINE, is_record
 from ckptctl.model.paths import is_contained
 from ckptctl.words import listed
@@ -106,6 +106,7 @@ def _lost(context: Context, _: None) -> Iterator[Hit]:
                 f"{len(keys):,} keys that damage took there: {listed(keys, _MOST_NAMED)}",
                 Location(file=MANIFEST),
                 listed(keys, _MOST_NAMED),
+                touched=Touched.of(keys),
             )
 
 

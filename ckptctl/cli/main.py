@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
+import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from ckptctl.cli.output.emit import FORMATS, emit_error
 from ckptctl.cli.output.text import NAME
-from ckptctl.errors import CkptctlError
+from ckptctl.errors import CkptctlError, Interrupted, Terminated
 from ckptctl.exit_codes import ExitCode, in_words
 from ckptctl.version import __version__
 
@@ -103,6 +106,7 @@ def main() -> None:
     # a short process that makes millions of objects and no cycles worth finding: collecting would
     # only walk them
     gc.disable()
+    _listen()
     words = sys.argv[1:]
     wanted = next((word for word in words if not word.startswith("-")), "")
     command = wanted if wanted in _COMMANDS else ""
@@ -114,10 +118,32 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = int(ExitCode.PIPE_CLOSED)
         else:
-            code = _fail(KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted", NAME, command)
+            code = _stopped(ended.__cause__ if isinstance(ended, _Ended) else ended, command)
     except Exception as error:
         code = _fail(error, *_explain(error), command)
     sys.exit(code)
+
+
+def _listen() -> None:
+    """Take a request to end as an interrupt, so that whatever is being written is left in order."""
+
+    def stop(number: int, frame: object) -> NoReturn:
+        raise Terminated
+
+    with suppress(ValueError):  # not in the main thread, where a test may call this
+        signal.signal(signal.SIGTERM, stop)
+
+
+def _stopped(stop: BaseException | None, command: str) -> int:
+    """Say that it was stopped, and what goes on where something was left behind."""
+    if not isinstance(stop, Interrupted):
+        return _fail(KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted", NAME, command)
+    from ckptctl.cli.output.spelling import spelled
+
+    if stop.left:
+        words = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
+        stop.remedy = shlex.join(["ckptctl", *words, "--resume"])
+    return _fail(stop, stop.exit_code, spelled(stop), NAME, command)
 
 
 def _fail(error: BaseException, code: ExitCode, message: str, before: str, command: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ckptctl.model.geometry import Box
-from ckptctl.model.result.plain import PATH
+from ckptctl.model.result.plain import INTERNAL, PATH
 
 
 class Severity(enum.IntEnum):
@@ -65,8 +65,34 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True)
+class Touched:
+    """What a finding touches: keys by name, files with all that lies in them, what has no name.
+
+    ``unnamed`` says of something lost where it was, as nothing says which key it belonged to.
+    """
+
+    keys: frozenset[str] = frozenset()
+    files: frozenset[str] = frozenset()
+    unnamed: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        keys: Iterable[str] = (),
+        *,
+        files: Iterable[str] = (),
+        unnamed: Iterable[str] = (),
+    ) -> Touched:
+        """Gather names."""
+        return cls(frozenset(keys), frozenset(files), frozenset(unnamed))
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """One answer: what was seen against what was expected, what is lost, what to do next."""
+    """One answer: what was seen against what was expected, what is lost, what to do next.
+
+    Where it touches more, or less, than what lies at ``where``, ``touched`` says what.
+    """
 
     check: str
     severity: Severity
@@ -74,6 +100,7 @@ class Finding:
     where: Location = field(default_factory=Location)
     loss: str = ""
     remedy: str = ""
+    touched: Touched | None = field(default=None, metadata=INTERNAL, compare=False)
 
     @property
     def sort_key(self) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""What an unfinished reshard leaves in its destination, so that it can be finished later."""
+"""What reshard and convert leave beside what they write: an unfinished one, and a finished one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import ClassVar
 from ckptctl.model.manifest import FileRecord, Record
 
 RESHARD = "ckptctl.reshard.json"
+"""Of an attempt that is not finished, of either command."""
+
+CONVERTED = "ckptctl.converted.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,3 +23,18 @@ class ReshardRecord(Record):
     files: tuple[FileRecord, ...] = ()
     time: str = ""
     actor: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertedRecord(Record):
+    """What ``convert`` wrote: its files, and the keys of the source that are not in there."""
+
+    SCHEMA: ClassVar[str] = "ckptctl/converted/1"
+    source: str
+    to: str
+    files: tuple[FileRecord, ...] = ()
+    tensors: str = ""
+    left_out: tuple[str, ...] = ()
+    time: str = ""
+    actor: str = ""
+    tool: str = ""

@@ -24,7 +24,7 @@ from ckptctl.model.manifest import (
     TrashRecord,
 )
 from ckptctl.model.result.verdict import Verdict
-from ckptctl.sharding.record import ReshardRecord
+from ckptctl.sharding.record import ConvertedRecord, ReshardRecord
 from conftest import ROOT
 from docs import examples as docs
 from docs.examples import PAGES
@@ -39,6 +39,7 @@ RECORDS = (
     QuarantineRecord,
     TrashRecord,
     ReshardRecord,
+    ConvertedRecord,
 )
 TEMPLATES = sorted((ROOT / ".github").rglob("*.yml"))
 MOST_STEPS = 10

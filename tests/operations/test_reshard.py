@@ -22,6 +22,7 @@ from ckptctl.model.manifest import MANIFEST
 from ckptctl.operations.content.digest import digest_content
 from ckptctl.operations.content.open import open_tensors
 from ckptctl.operations.reshard import target as reshard_target
+from ckptctl.operations.reshard.destination import staging_name
 from ckptctl.operations.reshard.plan import Request
 from ckptctl.operations.reshard.reshard import Resharding, ReshardOptions, reshard
 from ckptctl.protocol import read_manifest
@@ -61,6 +62,11 @@ def made(
     request = Request(ranks, policies=KEEP if policies is None else policies, **how)
     chosen = ReshardOptions(request, **{"workers": 2} | options)
     return reshard(str(source), str(target), options=chosen, executor=executor)
+
+
+def staged(target: Path) -> Path:
+    """Where a result lies until it is proven."""
+    return target.with_name(staging_name(target.name))
 
 
 def contents(path: Path) -> tuple[dict[str, str], dict[str, str]]:
@@ -343,7 +349,7 @@ def test_nothing_is_committed_unless_the_proof_holds(
     write = reshard_target.write_metadata
 
     def write_and_flip(*args: Any) -> None:
-        flip_after(target)
+        flip_after(staged(target))
         write(*args)
 
     def flip_after(path: Path) -> None:
@@ -355,7 +361,7 @@ def test_nothing_is_committed_unless_the_proof_holds(
     monkeypatch.setattr(reshard_target, "write_metadata", write_and_flip)
     with pytest.raises(Findings, match="not committed"):
         made(FIXTURES / "fsdp2/step-12", target, 2)
-    assert not (target / MANIFEST).exists()
+    assert not target.exists()
     monkeypatch.setattr(reshard_target, "write_metadata", write)
     result = made(FIXTURES / "fsdp2/step-12", target, 2, resume=True)
     assert result.reused == 2  # the other shard, and the metadata
@@ -387,15 +393,15 @@ def test_an_interrupted_reshard_is_finished_without_redoing_files(
         patch.setattr(reshard_target.Target, "finish", stopping)
         with pytest.raises(Stop):
             made(source, target, 5, workers=1)
-    assert not (target / MANIFEST).exists()
-    recorded = json.loads((target / RESHARD).read_bytes())["files"]
+    assert not target.exists()
+    recorded = json.loads((staged(target) / RESHARD).read_bytes())["files"]
     assert len(recorded) == after
-    before = snapshot(target)
-    with pytest.raises(Refused, match="`resume` finishes"):
+    before = snapshot(staged(target))
+    with pytest.raises(Refused, match="`resume` goes on"):
         made(source, target, 5)
     with pytest.raises(Refused, match="another plan"):
         made(source, target, 6, resume=True)
-    assert snapshot(target) == before
+    assert snapshot(staged(target)) == before
     result = made(source, target, 5, resume=True)
     assert result.reused == after
     for file in recorded:
@@ -417,11 +423,11 @@ def test_a_finished_file_that_changed_is_written_again(
         patch.setattr(reshard_target, "write_metadata", stop)
         with pytest.raises(Stop):
             made(source, target, 3)
-    with (target / "__1_0.distcp").open("r+b") as file:
+    with (staged(target) / "__1_0.distcp").open("r+b") as file:
         file.seek(100)
         file.write(b"?")
-    (target / ".ckptctl-0123.tmp").write_bytes(b"left over")
-    (target / ".metadata").write_bytes(b"torn")
+    (staged(target) / ".ckptctl-0123.tmp").write_bytes(b"left over")
+    (staged(target) / ".metadata").write_bytes(b"torn")
     assert made(source, target, 3, resume=True).reused == 2
     assert contents(target) == contents(source)
     assert not (target / ".ckptctl-0123.tmp").exists()

@@ -16,7 +16,7 @@ from typing import Any, Union
 from ckptctl import results
 from ckptctl.cli.output.as_json import schema_id
 from ckptctl.exit_codes import ExitCode
-from ckptctl.model.result.plain import PATH, TIME, plain
+from ckptctl.model.result.plain import INTERNAL, PATH, TIME, plain
 from ckptctl.model.result.verdict import Verdict
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -129,7 +129,11 @@ class _Maker:
         self._names[kind] = name
         self.definitions[name] = {}
         hints = typing.get_type_hints(kind)
-        fields = {one.name: one for one in dataclasses.fields(kind)}
+        fields = {
+            one.name: one
+            for one in dataclasses.fields(kind)
+            if one.metadata.get("format") != INTERNAL["format"]
+        }
         self.definitions[name] = {
             "description": (kind.__doc__ or "").split("\n")[0],
             "type": "object",

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+from ckptctl.words import listed
+
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -137,3 +139,11 @@ def span(seconds: float) -> str:
 def plural(count: int, word: str) -> str:
     """Write a count with its word: ``1 file``, ``2 files``."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def unchecked(names: Sequence[str]) -> str:
+    """Name the keys of which nothing was recorded that their bytes could be checked against."""
+    return (
+        f"not checked: {plural(len(names), 'key')} without a recorded checksum ({safe(listed(names))}): "
+        "a bit that flipped there cannot be told from what was written"
+    )

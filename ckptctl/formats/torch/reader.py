@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from ckptctl.crc import crc32
 from ckptctl.errors import MalformedData
 from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
 from ckptctl.formats.pickles.tensors import TensorRef, persistent_storage
@@ -36,6 +37,8 @@ NAME = "torch"
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _LARGEST_PICKLE = 1 << 30
 _DEEPEST = 64
+WRITER = "ckptctl"
+"""A record that says who wrote the file; torch passes over it."""
 
 Path = tuple[str | int, ...]
 
@@ -56,6 +59,11 @@ def read(reader: Reader, file: File) -> Checkpoint:
     except MalformedData as error:
         fault = Fault(FaultKind.UNREADABLE_METADATA, str(error), Location(file=file.path))
         return Checkpoint(NAME, {file.path: file}, faults=(fault,))
+
+
+def is_converted(reader: Reader) -> bool:
+    """Tell whether ``convert`` wrote a file; raises ``MalformedData`` for what is no such file."""
+    return WRITER in _open(reader)[1]
 
 
 def state_of(reader: Reader) -> object:
@@ -102,7 +110,16 @@ def _open(reader: Reader) -> tuple[bytes, Places]:
     start, head = places["data.pkl"]
     if head.size > _LARGEST_PICKLE:
         raise MalformedData(f"its data.pkl of {head.size} bytes is too large")
-    return reader.read(start, start + head.size), places
+    return _record(reader, "data.pkl", start, head), places
+
+
+def _record(reader: Reader, name: str, start: int, head: torchzip.Head) -> bytes:
+    """Return a small record; raises ``MalformedData`` where its CRC-32 does not fit its bytes."""
+    data = reader.read(start, start + head.size)
+    found = crc32(data)
+    if head.crc and found != head.crc:
+        raise MalformedData(f"its {name}: CRC-32 is {found:08x}, {head.crc:08x} was written")
+    return data
 
 
 def _ordered(*args: object) -> object:
@@ -121,7 +138,10 @@ def _little(reader: Reader, places: Places) -> bool:
     if "byteorder" not in places:
         return True
     start, head = places["byteorder"]
-    return head.size > 16 or reader.read(start, start + head.size) != b"big"
+    order = b"" if head.size > 16 else _record(reader, "byteorder", start, head)
+    if order not in (b"little", b"big"):
+        raise MalformedData(f"its byte order reads {order!r}")
+    return order == b"little"
 
 
 def flatten(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ckptctl.errors import MalformedData
+from ckptctl.formats.torch.reader import WRITER
 from ckptctl.formats.torch.zip_writer import (
     Archive,
     Sink,
@@ -132,6 +133,7 @@ def write(sink: Sink, tree: Tree, storages: Iterable[tuple[int, int, Iterator[me
         (b".format_version", b"1"),
         (b".storage_alignment", b"64"),
         (b"byteorder", b"little"),
+        (WRITER.encode(), b"convert"),
     ):
         archive.record(name, len(record), (record,))
     for storage, size, pieces in storages:

@@ -16,6 +16,8 @@ from typing import Any
 
 TIME: Mapping[str, str] = {"format": "date-time"}
 PATH: Mapping[str, str] = {"format": "path"}
+INTERNAL: Mapping[str, str] = {"format": "internal"}
+"""Of a field that is for the library itself and stands in no output."""
 _MOST_BYTES = 64
 
 
@@ -27,7 +29,11 @@ def plain(value: object) -> Any:
     if isinstance(value, enum.Enum):
         return getattr(value, "word", value.value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _field(getattr(value, f.name), f) for f in dataclasses.fields(value)}
+        return {
+            f.name: _field(getattr(value, f.name), f)
+            for f in dataclasses.fields(value)
+            if f.metadata.get("format") != INTERNAL["format"]
+        }
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckptctl.crc import crc32
-from ckptctl.errors import MalformedData
 from ckptctl.model.checkpoint import Item
 from ckptctl.model.geometry import Box
+from ckptctl.operations.content.checked import Check, Recorded, complain
 from ckptctl.storage import Reader
 
 if TYPE_CHECKING:
     import numpy as np
+
+_AGAIN = 1 << 20
 
 
 class InMemory:
@@ -37,14 +39,17 @@ class InMemory:
 
 @dataclass(slots=True)
 class Piece:
-    """One box of a tensor and where its row-major bytes are; ``next`` is what the CRC has reached."""
+    """One box of a tensor and where its row-major bytes are; ``next`` is what the CRC has reached.
+
+    There is none without ``check``: what its bytes are, or were, checked against.
+    """
 
     box: Box
     item: Item
     source: Reader | InMemory
     start: int
     size: int
-    crc: int | None
+    check: Check
     next: int = 0
     computed: int = 0
 
@@ -53,16 +58,26 @@ class Piece:
         self.source.read_into(self.start + position, buffer)
         if position == self.next:
             self.next += len(buffer)
-            if self.crc is not None:
+            if isinstance(self.check, Recorded):
                 self.computed = crc32(buffer, self.computed)
 
-    def check(self) -> None:
-        """Raise ``MalformedData`` if all bytes were read and do not give the recorded CRC."""
-        if self.crc is not None and self.next == self.size and self.computed != self.crc:
-            raise MalformedData(
-                f"{self.item.path}: {self.item.fqn}: CRC-32 is {self.computed:08x}, "
-                f"{self.crc:08x} was written"
-            )
+    @property
+    def passed(self) -> bool:
+        """True if every byte has passed once, in order."""
+        return self.next == self.size
+
+    def settle(self) -> None:
+        """Raise ``MalformedData`` unless the bytes are those that were written, as far as is recorded.
+
+        Where not all of them have passed in order they are read once more.
+        """
+        if isinstance(self.check, Recorded):
+            if not self.passed:
+                whole = memoryview(bytearray(min(_AGAIN, self.size)))
+                self.next = self.computed = 0
+                while not self.passed:
+                    self.read_into(self.next, whole[: min(len(whole), self.size - self.next)])
+            complain(self.item, self.computed, self.check.crc)
 
 
 def volume(box: Box, target: Box) -> int:

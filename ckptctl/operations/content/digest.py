@@ -58,7 +58,8 @@ class Content(Answer):
     """The fingerprint of a checkpoint: ``tensors_digest`` is over names, dtypes, shapes, digests.
 
     Both digests over all are empty where one of the parts has none, and where there are no parts;
-    ``faults`` are of the metadata.
+    ``faults`` are of the metadata. ``unchecked`` are keys that no CRC was recorded for: their
+    digest is of what is there now, and nothing tells whether that is what was written.
     """
 
     checkpoint: str = field(metadata=PATH)
@@ -67,6 +68,7 @@ class Content(Answer):
     tensors_digest: str
     objects_digest: str
     faults: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
     @property
     def nothing(self) -> bool:
@@ -137,6 +139,7 @@ def digest_content(
             None if r.problem else f"{r.fqn}\0{r.dtype}\0{list(r.shape)}\0{r.digest}" for r in rows
         ),
         _over(None if r.problem else f"{r.fqn}\0{r.digest}" for r in found),
+        unchecked=tuple(sorted(source.unchecked)),
     )
 
 
@@ -222,6 +225,8 @@ def object_records(source: TensorSource, item: Item) -> Iterator[tuple[str, int,
             stack.enter_context(reader)
         for record in sorted(look(reader, item, tensor=False).records, key=lambda one: one.name):
             if record.name == "data.pkl" or record.name.startswith("data/"):
+                if not record.recorded:
+                    source.unchecked.add(item.fqn)
                 yield record.name, record.size, _checked(reader, item, record)
 
 

@@ -1,7 +1,8 @@
 """Reading tensors whole, or any box of them, from the pieces that ranks saved.
 
 Bytes come in row-major order whatever the sharding, in bounded memory. Reading a whole tensor
-visits every byte of every piece once and in order, so each piece's CRC-32 is checked on the way.
+visits every byte of every piece once and in order, so each piece's CRC-32 is checked on the way; a
+storage that is larger than the piece is checked whole before.
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Box
 from ckptctl.model.paths import is_contained, join
 from ckptctl.operations.content.assemble import InMemory, Piece, stream, volume
+from ckptctl.operations.content.checked import (
+    Check,
+    Checked,
+    Recorded,
+    Storages,
+    Unrecorded,
+)
 from ckptctl.storage import Reader, Store
 
 BLOCK = 1 << 20
@@ -43,11 +51,16 @@ class _Digesting:
 
 @dataclass(slots=True)
 class TensorSource:
-    """The tensors of one checkpoint, opened for reading; safe to use from several threads."""
+    """The tensors of one checkpoint, opened for reading; safe to use from several threads.
+
+    ``unchecked`` are the keys that were read and for which no CRC was recorded.
+    """
 
     store: Store
     base: str
     checkpoint: Checkpoint
+    unchecked: set[str] = field(default_factory=set)
+    _storages: Storages = field(default_factory=Storages)
     _items: dict[str, list[int]] = field(default_factory=dict)
     _readers: dict[str, Reader] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -102,6 +115,8 @@ class TensorSource:
             ):
                 if seen.damage:
                     raise MalformedData(f"{seen.item.path}: {seen.item.fqn}: {seen.damage}")
+                if seen.unread or not all(one.proven for one in seen.records if one.size):
+                    self.unchecked.add(seen.item.fqn)
 
     def damage(self, fqn: str) -> str:
         """Read the items of a key and return what is wrong with them; empty for nothing."""
@@ -126,7 +141,9 @@ class TensorSource:
     def read(self, fqn: str, box: Box | None = None, *, block: int = BLOCK) -> Iterator[memoryview]:
         """Yield the row-major bytes of a tensor, or of a box of it; each block until the next.
 
-        Raises ``MalformedData`` for damage and for tensors whose layout is not interpreted,
+        Of a whole tensor, and of a whole piece of one, the CRC has been checked when this ends;
+        until then, and for parts of pieces, the bytes may be used only for what is compared with
+        the whole afterwards. What nothing was recorded for is ``unchecked`` from then on. Raises ``MalformedData`` for damage and for tensors whose layout is not interpreted,
         ``Refused`` where pieces leave a part of the box open.
         """
         entry = self.entry(fqn)
@@ -151,9 +168,9 @@ class TensorSource:
                     f"it; `ckptctl verify` says what is missing"
                 )
             yield from stream(pieces, target, width, block)
-            if target == whole:
-                for piece in pieces:
-                    piece.check()
+            for piece in pieces:
+                if target == whole or piece.passed:
+                    piece.settle()
 
     def reader(self, path: str, stack: ExitStack) -> Reader:
         """Return a file of the checkpoint opened for reading, kept open where there is room."""
@@ -219,9 +236,29 @@ class TensorSource:
             )
         span = stored.row_major
         if span is not None:
-            return Piece(box, item, reader, span[0], span[1] - span[0], stored.whole_crc)
-        data = rearranged(reader, item, stored, width)
-        return Piece(box, item, InMemory(data), 0, len(data), None)
+            return Piece(
+                box,
+                item,
+                reader,
+                span[0],
+                span[1] - span[0],
+                self._check(reader, item, stored, span),
+            )
+        data = rearranged(reader, item, stored, width)  # the whole storage is checked in there
+        check = self._noted(item, Unrecorded() if stored.crc is None else Checked())
+        return Piece(box, item, InMemory(data), 0, len(data), check)
+
+    def _check(self, reader: Reader, item: Item, stored: Stored, span: tuple[int, int]) -> Check:
+        """Settle what bytes of a storage are checked against; of a larger storage it is done here."""
+        if stored.crc is None or span == (stored.start, stored.start + stored.size):
+            found = Unrecorded() if stored.crc is None else Recorded(stored.crc)
+            return self._noted(item, found)
+        return self._storages.check(reader, item, stored)
+
+    def _noted(self, item: Item, check: Check) -> Check:
+        if isinstance(check, Unrecorded):
+            self.unchecked.add(item.fqn)
+        return check
 
     def _opaque(
         self, entry: TensorEntry, target: Box, whole: Box, block: int, stack: ExitStack
@@ -234,9 +271,11 @@ class TensorSource:
                 f"{entry.fqn}: elements of {entry.dtype} are not whole bytes, so it cannot be cut"
             )
         reader, stored = self.stored(items[0], stack)
-        piece = Piece(whole, items[0], reader, stored.start, stored.size, stored.crc)
+        span = (stored.start, stored.start + stored.size)
+        check = self._check(reader, items[0], stored, span)
+        piece = Piece(whole, items[0], reader, stored.start, stored.size, check)
         for position in range(0, stored.size, block):
             buffer = memoryview(bytearray(min(block, stored.size - position)))
             piece.read_into(position, buffer)
             yield buffer
-        piece.check()
+        piece.settle()

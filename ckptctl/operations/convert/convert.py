@@ -7,24 +7,41 @@ from dataclasses import replace
 
 from ckptctl.errors import Findings, Refused, StorageError, UsageError
 from ckptctl.formats.items.casting import CASTABLE
-from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.finding import Severity
+from ckptctl.model.paths import join
 from ckptctl.operations.content.digest import ObjectDigest, TensorDigest, digest_content
 from ckptctl.operations.content.open import Opened, open_tensors
+from ckptctl.operations.content.unread import unread_files
 from ckptctl.operations.convert.dcp import to_dcp
 from ckptctl.operations.convert.options import (
     CastTensor,
     Conversion,
     ConvertOptions,
     LeftOut,
+    Prepared,
     Reading,
     TargetTensor,
 )
 from ckptctl.operations.convert.safetensors import to_safetensors
 from ckptctl.operations.convert.torch import to_torch
+from ckptctl.operations.convert.unreadable import unreadable
+from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress, Silent
+from ckptctl.operations.publish.actor import actor, now
+from ckptctl.operations.reshard.destination import (
+    Destination,
+    kept_on_interrupt,
+    look,
+    need_space,
+    publish,
+)
+from ckptctl.operations.reshard.target import Target, begin
+from ckptctl.operations.reshard.touched import Damage, damage_of
 from ckptctl.operations.verify.options import Options
-from ckptctl.operations.verify.verify import Verdict, verify
+from ckptctl.operations.verify.verify import Verdict, examine, verification_of
+from ckptctl.sharding.record import CONVERTED, ConvertedRecord
+from ckptctl.version import __version__
+from ckptctl.words import listed
 
 FORMATS = ("safetensors", "torch", "dcp")
 
@@ -39,45 +56,60 @@ def convert(
 ) -> Conversion:
     """Write the tensors of a checkpoint in another format, read them back and compare.
 
-    Raises ``Findings`` for a source that is not whole (10) and for a result that is not what was
-    read, ``Refused`` for an occupied destination or one without room, ``UsageError`` for names
-    that collide.
+    Raises ``Findings`` for a source that is not whole, or holds what cannot be read (10), and for a
+    result that is not what was read, ``Refused`` for an occupied destination or one without room,
+    ``UsageError`` for names that collide. Nothing has the destination's name before it is proven.
     """
     options = options or ConvertOptions()
     if options.dtype and options.dtype not in CASTABLE:
         raise UsageError(f"`dtype` takes one of {', '.join(CASTABLE)}, not {options.dtype}")
-    opened = _open(url, options)
-    names = options.selection.names(opened.checkpoint.entries)
-    left_out = _damaged(opened, names, options)
-    names = {fqn: name for fqn, name in names.items() if fqn not in {o.fqn for o in left_out}}
-    writer = {"safetensors": to_safetensors, "torch": to_torch, "dcp": to_dcp}.get(to)
+    writer = _WRITERS.get(to)
     if writer is None:
         raise UsageError(f"`to` takes one of {', '.join(FORMATS)}, not {to!r}")
-    entries = opened.checkpoint.entries
-    if to == "safetensors" and not any(isinstance(entries[fqn], TensorEntry) for fqn in names):
-        raise Refused(f"{url}: it holds no tensor, and safetensors hold nothing else")
+    opened, damage = _open(url, options)
+    names = options.selection.names(opened.checkpoint.entries)
+    found = look(out, resume=options.resume, overwrite=options.overwrite, single=to == "torch")
     with opened.source() as source:
         reading = Reading(source, progress or Silent())
-        result, tensors = writer(opened, out, names, options, reading, left_out)
-    if options.dry_run:
-        return result
-    proof = _prove(result, tensors, reading, options)
-    return replace(result, casts=_casts(tensors, reading), proof=proof)
+        left_out = _left_out(opened, names, damage, reading, options)
+        gone = {one.fqn for one in left_out}
+        names = {fqn: name for fqn, name in names.items() if fqn not in gone}
+        prepared = writer(opened, out, names, options, reading, left_out)
+        _some_tensor(prepared, left_out, to, options)
+        left_out.extend(LeftOut(path, why) for path, why in unread_files(opened).items())
+        result = replace(prepared.result, left_out=tuple(left_out))
+        there = sum(one.size for one in found.entries)
+        need_space(found.store, max(0, result.size - there))
+        if options.dry_run:
+            return result
+        target, _ = begin(found, prepared.plan, prepared.files, overwrite=options.overwrite)
+        with kept_on_interrupt(found):
+            written = prepared.write(target)
+            proof = _prove(found, prepared.tensors, reading, options)
+            result = replace(
+                result,
+                size=written.size,
+                outputs=written.outputs,
+                casts=_casts(prepared.tensors, reading),
+                proof=proof,
+                unchecked=tuple(sorted(source.unchecked & names.keys())),
+            )
+            _finish(target, found, result)
+    return result
 
 
-def _open(url: str, options: ConvertOptions) -> Opened:
+def _open(url: str, options: ConvertOptions) -> tuple[Opened, Damage]:
     """Open the source and check its structure; the content is checked as it is read."""
     opened = open_tensors(url, options.framework)
     problems = [f"{f.where.file or ''}: {f.message}" for f in opened.serious]
+    damage: Damage | None = Damage()
     place = opened.place
     if place is not None and place.readable:
-        work = Options(quick=True, workers=options.workers)
-        outcome = verify(opened.store, place, options=work)
-        problems = [
-            f"{f.check}: {f.where.file or ''}: {f.message}"
-            for f in outcome.report.findings
-            if f.severity is Severity.ERROR
-        ]
+        work = examine(Located(opened.store, place), Options(quick=True, workers=options.workers))
+        outcome = verification_of(work)
+        errors = [f for f in outcome.report.findings if f.severity is Severity.ERROR]
+        problems = [f"{f.check}: {f.where.file or ''}: {f.message}" for f in errors]
+        damage = damage_of(errors, opened.checkpoint)
         if outcome.verdict is Verdict.UNFINISHED and not options.force:
             raise StorageError(f"{url}: {outcome.why}")
     if problems and not options.force:
@@ -86,41 +118,96 @@ def _open(url: str, options: ConvertOptions) -> Opened:
             f"{url} is not whole, so nothing was written: {problems[0]}{more}; `force` takes what "
             "the damage does not touch"
         )
-    return opened
+    return opened, damage or Damage()
 
 
-def _damaged(opened: Opened, names: Mapping[str, str], options: ConvertOptions) -> list[LeftOut]:
-    """With ``force``, find the keys that the damage touches by reading everything once."""
+def _left_out(
+    opened: Opened,
+    names: Mapping[str, str],
+    damage: Damage,
+    reading: Reading,
+    options: ConvertOptions,
+) -> list[LeftOut]:
+    """Find what cannot be taken over; without ``force`` that ends it, before anything is written."""
+    strange = unreadable(reading.source, names)
+    if strange and not options.force:
+        fqn, why = next(iter(strange.items()))
+        more = f" (and {len(strange) - 1} more keys)" if len(strange) > 1 else ""
+        raise Findings(
+            f"{opened.url}: {fqn}: {why}{more}; nothing was written; `force` leaves such keys out "
+            "and names them, `exclude` chooses what to leave"
+        )
+    found = [LeftOut(fqn, why) for fqn, why in strange.items()]
     if not options.force:
-        return []
+        return found
+    whole = {fqn: name for fqn, name in names.items() if fqn not in strange}
+    touched = "damaged: what was found wrong touches it"
+    found += [LeftOut(fqn, touched) for fqn in names if fqn in damage.keys and fqn in whole]
+    found += [LeftOut(one, "lost: no key says what lay there") for one in sorted(damage.unnamed)]
     content = digest_content(opened, workers=options.workers)
     rows: tuple[TensorDigest | ObjectDigest, ...] = (*content.tensors, *content.objects)
-    return [LeftOut(r.fqn, f"damaged: {r.problem}") for r in rows if r.problem and r.fqn in names]
+    known = {one.fqn for one in found} | opened.checkpoint.values.keys()
+    problems = {r.fqn: r.problem for r in rows if r.problem and r.fqn in names}
+    found += [LeftOut(f, f"damaged: {p}") for f, p in problems.items() if f not in known]
+    return found
+
+
+def _some_tensor(
+    prepared: Prepared, left_out: list[LeftOut], to: str, options: ConvertOptions
+) -> None:
+    """Refuse to write a result without any tensor, unless that is what was asked for."""
+    if prepared.tensors:
+        return
+    url = prepared.result.source
+    names = listed([f"{one.fqn}: {one.reason}" for one in left_out], 2)
+    more = f" ({names})" if names else ""
+    if options.force:
+        if to == "safetensors":
+            raise Refused(f"{url}: no tensor is left{more}, and safetensors hold nothing else")
+        if prepared.result.values:
+            return
+        raise Refused(f"{url}: neither tensor nor value is left{more}; nothing was written")
+    raise Findings(f"{url}: the result would hold no tensor{more}; nothing was written")
+
+
+def _finish(target: Target, found: Destination, result: Conversion) -> None:
+    """Say what was written, beside it, and give it its name."""
+    if not found.single:
+        record = ConvertedRecord(
+            source=result.source,
+            to=result.to,
+            files=tuple(sorted(target.record.files, key=lambda file: file.path)),
+            tensors=result.proof,
+            left_out=tuple(one.fqn for one in result.left_out),
+            time=now(),
+            actor=actor(),
+            tool=f"ckptctl {__version__}",
+        )
+        target.store.put(join(target.base, CONVERTED), record.encode())
+    target.store.make_durable(join(target.base, path) for path in target.done)
+    publish(found)
 
 
 def _prove(
-    result: Conversion,
-    tensors: list[TargetTensor],
-    reading: Reading,
-    options: ConvertOptions,
+    found: Destination, tensors: list[TargetTensor], reading: Reading, options: ConvertOptions
 ) -> str:
     """Read the result back and compare each tensor with what was read from the source."""
-    written = open_tensors(result.out)
+    written = open_tensors(found.written)
     content = digest_content(written, workers=options.workers)
-    found = {row.fqn: row for row in content.tensors}
+    rows = {row.fqn: row for row in content.tensors}
     expected = {t.name: (t.dtype, t.shape, reading.digests.get(t.name, "")) for t in tensors}
     wrong = [
         name
         for name, facts in expected.items()
-        if name not in found or (found[name].dtype, found[name].shape, found[name].digest) != facts
+        if name not in rows or (rows[name].dtype, rows[name].shape, rows[name].digest) != facts
     ]
-    wrong += [name for name in found if name not in expected]
+    wrong += [name for name in rows if name not in expected]
     objects = {row.fqn: row.digest for row in content.objects}
     wrong += [name for name, digest in reading.objects.items() if objects.get(name) != digest]
     if wrong or written.serious or bool(content.tensors and not content.tensors_digest):
         raise Findings(
-            f"{result.out}: what was written is not what was read ({', '.join(wrong[:4])}): do "
-            "not use it, and look at the storage"
+            f"{found.url}: what was written is not what was read ({', '.join(wrong[:4])}): nothing "
+            "was made of it; look at the storage"
         )
     return content.tensors_digest
 
@@ -137,6 +224,11 @@ def _casts(tensors: list[TargetTensor], reading: Reading) -> tuple[CastTensor, .
 
 
 Writer = Callable[
-    [Opened, str, Mapping[str, str], ConvertOptions, Reading, list[LeftOut]],
-    tuple[Conversion, list[TargetTensor]],
+    [Opened, str, Mapping[str, str], ConvertOptions, Reading, list[LeftOut]], Prepared
 ]
+
+_WRITERS: Mapping[str, Writer] = {
+    "safetensors": to_safetensors,
+    "torch": to_torch,
+    "dcp": to_dcp,
+}

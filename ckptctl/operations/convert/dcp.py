@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -19,18 +18,22 @@ from ckptctl.operations.convert.options import (
     ConvertOptions,
     LeftOut,
     Output,
+    Prepared,
     Reading,
-    TargetTensor,
+    source_identity,
     targets,
 )
-from ckptctl.operations.place import split
-from ckptctl.operations.reshard import target as reshard_target
-from ckptctl.operations.reshard.destination import need_space
+from ckptctl.operations.convert.unreadable import held_in
 from ckptctl.operations.reshard.plan import Request, plan_reshard
+from ckptctl.operations.reshard.target import (
+    Target,
+    expected_files,
+    write_files,
+    write_metadata,
+)
 from ckptctl.operations.reshard.write import units_of
 from ckptctl.sharding.rank_policy import Policy
 from ckptctl.sharding.rank_state import families
-from ckptctl.storage import open_writable
 
 
 def to_dcp(
@@ -40,22 +43,19 @@ def to_dcp(
     options: ConvertOptions,
     reading: Reading,
     left_out: list[LeftOut],
-) -> tuple[Conversion, list[TargetTensor]]:
-    """Write a DCP checkpoint, cut along the first dimension for ``options.world_size`` ranks."""
+) -> Prepared:
+    """Prepare a DCP checkpoint, cut along the first dimension for ``options.world_size`` ranks."""
     if options.dtype:
         raise UsageError("`dtype` goes with safetensors and torch; convert twice to cast for DCP")
     if opened.place is not None and opened.place.layout.writer is not None:
         raise UsageError(f"{opened.url} is DCP already: `ckptctl reshard` changes its ranks")
-    parent, name = split(out)
-    store = open_writable(parent or ".")
-    found = reshard_target.look(store, name, resume=False)
     tensors = targets(opened, names, "", WRITABLE, left_out)
-    pickles = _pickles(opened, names, left_out)
+    pickles = _pickles(reading.source, names, left_out)
     view = _renamed(opened, names, {t.name for t in tensors} | pickles.keys())
     request = Request(
         options.world_size,
         policies={"rng": Policy.KEEP, "data": Policy.KEEP},
-        source=_identity(opened),
+        source=source_identity(opened),
         pickles=pickles,
     )
     classifier = Classifier(view)
@@ -71,39 +71,36 @@ def to_dcp(
         tuple(left_out),
         dry_run=options.dry_run,
     )
-    need_space(store, plan.written)
-    if options.dry_run:
-        return result, tensors
-    target, _ = reshard_target.begin(store, name, out, plan, found)
-    source = (opened.store.url, opened.base)
-    units = units_of(plan, view, source, (store.url, name))
-    reshard_target.write_files(
-        target, units, opened.store, workers=options.workers, progress=reading.progress
-    )
-    reshard_target.write_metadata(target, plan)
-    reshard_target.make_durable(target)
-    # the boxes were written from pieces, so what the source holds is read once more as a whole
-    for tensor in tensors:
-        for _ in reading.blocks(tensor):
-            pass
-    reading.objects = {key: pickle_digest(data) for key, data in pickles.items()}
-    reshard_target.forget_record(target)
-    return result, tensors
+
+    def write(target: Target) -> Conversion:
+        source = (opened.store.url, opened.base)
+        units = units_of(plan, view, source, (target.store.url, target.base))
+        write_files(target, units, opened.store, workers=options.workers, progress=reading.progress)
+        write_metadata(target, plan)
+        # the boxes were written from pieces, so what the source holds is read once more as a whole
+        for tensor in tensors:
+            for _ in reading.blocks(tensor):
+                pass
+        reading.objects = {key: pickle_digest(data) for key, data in pickles.items()}
+        return result
+
+    return Prepared(result, tensors, plan.digest, frozenset(expected_files(plan)), write)
 
 
-def _pickles(opened: Opened, names: Mapping[str, str], left_out: list[LeftOut]) -> dict[str, bytes]:
+def _pickles(
+    source: TensorSource, names: Mapping[str, str], left_out: list[LeftOut]
+) -> dict[str, bytes]:
     """Return what each value is as a pickle by itself."""
     found = {}
-    values = opened.checkpoint.values
-    with opened.source() as source:
-        for fqn, name in names.items():
-            if isinstance(opened.checkpoint.entries[fqn], TensorEntry):
-                continue
-            try:
-                stored = fqn not in values
-                found[name] = _pickled(source, fqn) if stored else pickle_plain(values[fqn])
-            except MalformedData as error:
-                left_out.append(LeftOut(fqn, str(error)))
+    values = source.checkpoint.values
+    for fqn, name in names.items():
+        if isinstance(source.checkpoint.entries[fqn], TensorEntry):
+            continue
+        try:
+            stored = fqn not in values
+            found[name] = _pickled(source, fqn) if stored else pickle_plain(values[fqn])
+        except MalformedData as error:
+            left_out.append(LeftOut(fqn, held_in(source, fqn) or str(error)))
     return found
 
 
@@ -135,11 +132,3 @@ def _renamed(opened: Opened, names: Mapping[str, str], kept: set[str]) -> Checkp
     items = whole.items.pick(chosen)
     items = replace(items, fqns=[names[fqn] for fqn in items.fqns])
     return replace(whole, entries=entries, items=items, paths_in_state=paths)
-
-
-def _identity(opened: Opened) -> str:
-    """Name the source for the plan: its files with their sizes and times."""
-    hasher = hashlib.sha256()
-    for path, file in sorted(opened.checkpoint.files.items()):
-        hasher.update(f"{path}\0{file.size}\0{file.modified}\n".encode("utf-8", "replace"))
-    return f"files:{hasher.hexdigest()}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import Event, Lock
 
+from ckptctl.errors import Refused
 from ckptctl.formats.items.casting import Loss, cast, castable
 from ckptctl.formats.safetensors.writer import Line
 from ckptctl.hashing import Hasher
@@ -17,6 +19,7 @@ from ckptctl.operations.content.open import Opened
 from ckptctl.operations.content.selection import Selection
 from ckptctl.operations.content.tensors import TensorSource
 from ckptctl.operations.progress import Progress
+from ckptctl.operations.reshard.target import Target
 from ckptctl.operations.verify.options import Options
 
 
@@ -25,7 +28,9 @@ class ConvertOptions:
     """What is converted and how; ``largest`` is bytes of a safetensors file.
 
     ``world_size`` is for DCP, ``framework`` the layout of the source where that is to be forced. ``dtype`` is what floats are cast to, the empty string for none. With
-    ``force`` damaged tensors are left out and named instead of refusing the whole.
+    ``force`` tensors that are damaged or cannot be read are left out and named instead of refusing
+    the whole. ``resume`` goes on from what the same conversion left unfinished, ``overwrite`` begins
+    again, and replaces what ``convert`` wrote earlier.
     """
 
     selection: Selection = field(default_factory=Selection)
@@ -33,6 +38,8 @@ class ConvertOptions:
     largest: int = 5 * 10**9
     world_size: int = 1
     force: bool = False
+    resume: bool = False
+    overwrite: bool = False
     dry_run: bool = False
     framework: str = ""
     workers: int = field(default_factory=lambda: Options().workers)
@@ -71,7 +78,8 @@ class Conversion(Answer):
     """What was written and proven; ``shared`` maps tensors kept once to the name they are kept under.
 
     ``unsafe`` names values that torch loads only with ``weights_only=False``. ``proof`` is the digest
-    over all tensors of the result, read back and equal to what was read.
+    over all tensors of the result, read back and equal to what was read. ``unchecked`` are keys for
+    which the source keeps no checksum, so that what was read may not be what was once written.
     """
 
     source: str = field(metadata=PATH)
@@ -86,6 +94,7 @@ class Conversion(Answer):
     shared: Mapping[str, str] = field(default_factory=dict)
     unsafe: tuple[str, ...] = ()
     proof: str = ""
+    unchecked: tuple[str, ...] = ()
     dry_run: bool = False
 
 
@@ -109,6 +118,7 @@ class Reading:
     digests: dict[str, str] = field(default_factory=dict)
     losses: dict[str, Loss] = field(default_factory=dict)
     objects: dict[str, str] = field(default_factory=dict)
+    stopped: Event = field(default_factory=Event)
     _lock: Lock = field(default_factory=Lock)
 
     def blocks(self, tensor: TargetTensor) -> Iterator[memoryview]:
@@ -119,12 +129,46 @@ class Reading:
             found = cast(found, tensor.before, tensor.dtype, loss)
         for block in found:
             hasher.update(block)
+            if self.stopped.is_set():
+                raise Refused("stopped")
             with self._lock:
                 self.progress.advance(len(block))
             yield block
         self.digests[tensor.name] = hasher.text()
         if tensor.before != tensor.dtype:
             self.losses[tensor.name] = loss
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What one format would write, before anything is written.
+
+    ``plan`` names it by a digest, so that an attempt can be told from others; ``files`` are those
+    that it makes, and ``write`` makes them. ``single`` is a result that is one file.
+    """
+
+    result: Conversion
+    tensors: list[TargetTensor]
+    plan: str
+    files: frozenset[str]
+    write: Callable[[Target], Conversion]
+    single: bool = False
+
+
+def source_identity(opened: Opened) -> str:
+    """Name a source for a plan: its files with their sizes and times."""
+    hasher = hashlib.sha256()
+    for path, file in sorted(opened.checkpoint.files.items()):
+        hasher.update(f"{path}\0{file.size}\0{file.modified}\n".encode("utf-8", "replace"))
+    return f"files:{hasher.hexdigest()}"
+
+
+def plan_digest(opened: Opened, to: str, *parts: bytes) -> str:
+    """Name what is to be written: by its source, and by what stands around the tensors' bytes."""
+    hasher = hashlib.sha256(f"{source_identity(opened)}\n{to}\n".encode())
+    for part in parts:
+        hasher.update(len(part).to_bytes(8, "little") + part)
+    return f"sha256:{hasher.hexdigest()}"
 
 
 def targets(

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 from ckptctl.formats.safetensors import writer
 from ckptctl.formats.safetensors.reader import INDEX
+from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import TensorEntry
+from ckptctl.model.manifest import FileRecord
+from ckptctl.model.paths import join
 from ckptctl.operations.content.open import Opened
 from ckptctl.operations.convert.options import (
     Conversion,
     ConvertOptions,
     LeftOut,
     Output,
+    Prepared,
     Reading,
     TargetTensor,
+    plan_digest,
     targets,
 )
-from ckptctl.operations.reshard.destination import need_space, open_directory
-from ckptctl.storage import WritableStore
+from ckptctl.operations.convert.unreadable import held_in
+from ckptctl.operations.reshard.target import Target
+from ckptctl.operations.reshard.write import HashedUpload, nobody
 
 _METADATA = {"format": "pt"}
 
@@ -31,11 +37,11 @@ def to_safetensors(
     options: ConvertOptions,
     reading: Reading,
     left_out: list[LeftOut],
-) -> tuple[Conversion, list[TargetTensor]]:
-    """Write a directory of safetensors files; each file appears whole, the index last."""
+) -> Prepared:
+    """Prepare a directory of safetensors files; each file appears whole, the index last."""
     entries = opened.checkpoint.entries
     left_out.extend(
-        LeftOut(fqn, "it is no tensor")
+        LeftOut(fqn, held_in(reading.source, fqn) or "it is no tensor")
         for fqn in names
         if not isinstance(entries[fqn], TensorEntry)
     )
@@ -70,37 +76,69 @@ def to_safetensors(
         shared=shared,
         dry_run=options.dry_run,
     )
-    store = open_directory(out)
-    need_space(store, size)
-    if options.dry_run:
-        return result, kept
-    reading.progress.start(opened.url, sum(tensor.size for tensor in kept))
-    try:
-        with ThreadPoolExecutor(options.workers) as pool:
-            jobs = [
-                pool.submit(_write, store, path, heads[path], group, reading)
-                for path, group in groups
-            ]
-            for job in jobs:
-                job.result()
-    finally:
-        reading.progress.finish()
+    index = b""
     if len(groups) > 1:
         weights = {tensor.name: path for path, group in groups for tensor in group}
-        store.create(INDEX, writer.index(weights, sum(tensor.size for tensor in kept)))
-    store.make_durable(output.path for output in outputs)
-    return result, kept
+        index = writer.index(weights, sum(tensor.size for tensor in kept))
+
+    def write(target: Target) -> Conversion:
+        reading.progress.start(opened.url, sum(tensor.size for tensor in kept))
+        pool = ThreadPoolExecutor(options.workers)
+        jobs: list[Future[FileRecord]] = []
+        try:
+            for path, group in groups:
+                done = target.done.get(path)
+                jobs.append(pool.submit(_write, target, path, heads[path], group, reading, done))
+            for job in as_completed(jobs):
+                if job.result().path not in target.done:
+                    target.finish(job.result())
+        except BaseException:
+            reading.stopped.set()  # those at work end at their next block, and leave nothing
+            raise
+        finally:
+            for job in jobs:
+                job.cancel()
+            pool.shutdown()
+            reading.progress.finish()
+        if index and INDEX not in target.done:
+            target.store.create(join(target.base, INDEX), index)
+            target.finish(FileRecord(INDEX, len(index), digest_of_bytes(index)))
+        return result
+
+    files = frozenset((*heads, INDEX))
+    plan = plan_digest(opened, "safetensors", *heads.values(), index)
+    return Prepared(result, kept, plan, files, write)
 
 
 def _write(
-    store: WritableStore, path: str, head: bytes, group: list[TargetTensor], reading: Reading
-) -> None:
-    upload = store.upload(path)
+    target: Target,
+    path: str,
+    head: bytes,
+    group: list[TargetTensor],
+    reading: Reading,
+    done: FileRecord | None,
+) -> FileRecord:
+    """Write a file; one that is written already is only read again, for what it must hold."""
+    if done is not None:
+        for tensor in group:
+            for _ in reading.blocks(tensor):
+                pass
+        return done
+    upload = target.store.upload(join(target.base, path))
     try:
-        upload.write(head)
+        out = HashedUpload(upload, nobody)
+        out.write(head)
         for tensor in group:
             for block in reading.blocks(tensor):
-                upload.write(block)
-        upload.finish()
+                out.write(block)
+        digest = out.finish()
     finally:
         upload.abandon()
+    return FileRecord(path, out.size, digest)
+
+
+def digest_of_bytes(data: bytes) -> str:
+    """Return the digest of a small file."""
+    hasher = Hasher()
+    hasher.update(data)
+    return hasher.text()

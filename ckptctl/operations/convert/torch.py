@@ -15,6 +15,8 @@ from ckptctl.formats.torch import writer
 from ckptctl.formats.torch.reader import unpickle
 from ckptctl.formats.torch.zip_writer import WRITABLE
 from ckptctl.model.checkpoint import TensorEntry
+from ckptctl.model.manifest import FileRecord
+from ckptctl.model.paths import join
 from ckptctl.operations.content.digest import object_digest, object_records
 from ckptctl.operations.content.open import Opened
 from ckptctl.operations.convert.options import (
@@ -22,11 +24,16 @@ from ckptctl.operations.convert.options import (
     ConvertOptions,
     LeftOut,
     Output,
+    Prepared,
     Reading,
     TargetTensor,
+    plan_digest,
     targets,
 )
-from ckptctl.operations.reshard.destination import need_space, open_file
+from ckptctl.operations.convert.unreadable import held_in
+from ckptctl.operations.place import split
+from ckptctl.operations.reshard.target import Target
+from ckptctl.operations.reshard.write import HashedUpload, nobody
 
 _LARGEST_VALUE = 64 << 20
 
@@ -47,8 +54,8 @@ def to_torch(
     options: ConvertOptions,
     reading: Reading,
     left_out: list[LeftOut],
-) -> tuple[Conversion, list[TargetTensor]]:
-    """Write one file; values are taken over as they were pickled, and never run."""
+) -> Prepared:
+    """Prepare one file; values are taken over as they were pickled, and never run."""
     tensors = targets(opened, names, options.dtype, WRITABLE, left_out)
     leaves: list[tuple[Sequence[str | int], writer.Leaf]] = []
     for fqn in names:
@@ -57,7 +64,7 @@ def to_torch(
         try:
             leaves.append((_path(opened, names, fqn), _value(opened, reading, fqn)))
         except MalformedData as error:
-            left_out.append(LeftOut(fqn, str(error)))
+            left_out.append(LeftOut(fqn, held_in(reading.source, fqn) or str(error)))
     values = len(leaves)
     needs = tuple(
         ".".join(map(str, path))
@@ -77,9 +84,9 @@ def to_torch(
     by_path = {tuple(_path(opened, names, fqn)): order[fqn] for fqn in names}
     leaves.sort(key=lambda pair: by_path[tuple(pair[0])])
     tree = writer.nest(leaves)
-    head = len(writer.pickle_of(tree))
+    head = len(pickled := writer.pickle_of(tree))
     size = head + sum(tensor.size + 256 for tensor in kept) + 1024
-    _, _, name = out.rpartition("/")
+    _, name = split(out)
     shared = {
         tensor.name: names[opened.checkpoint.shared[tensor.fqn]]
         for tensor in tensors
@@ -98,31 +105,34 @@ def to_torch(
         unsafe=needs,
         dry_run=options.dry_run,
     )
-    store, path = open_file(out)
-    need_space(store, size)
-    if options.dry_run:
-        return result, tensors
 
     def contents() -> Iterator[tuple[int, int, Iterator[memoryview]]]:
         for number, tensor in enumerate(kept):
             yield number, tensor.size, reading.blocks(tensor)
 
-    reading.progress.start(opened.url, sum(tensor.size for tensor in kept))
-    upload = store.upload(path)
-    try:
-        written = writer.write(upload, tree, contents())
-        upload.finish()
-    finally:
-        upload.abandon()
-        reading.progress.finish()
-    store.make_durable([path])
-    for tensor in tensors:  # what is shared was read once
-        once = kept[storages[opened.checkpoint.shared.get(tensor.fqn, tensor.fqn)]]
-        reading.digests.setdefault(tensor.name, reading.digests[once.name])
-    with store.open(path) as reader:
-        _prove_values(out, torchfile.state_of(reader), leaves)
-    output = Output(name, written, len(tensors))
-    return replace(result, size=written, outputs=(output,)), tensors
+    def write(target: Target) -> Conversion:
+        path = join(target.base, name)
+        target.store.delete(path)  # of an attempt that was stopped before its proof
+        reading.progress.start(opened.url, sum(tensor.size for tensor in kept))
+        upload = target.store.upload(path)
+        try:
+            out = HashedUpload(upload, nobody)
+            writer.write(out, tree, contents())
+            digest = out.finish()
+        finally:
+            upload.abandon()
+            reading.progress.finish()
+        target.record = replace(target.record, files=())
+        target.finish(FileRecord(name, out.size, digest))
+        for tensor in tensors:  # what is shared was read once
+            once = kept[storages[opened.checkpoint.shared.get(tensor.fqn, tensor.fqn)]]
+            reading.digests.setdefault(tensor.name, reading.digests[once.name])
+        with target.store.open(path) as reader:
+            _prove_values(target.url, torchfile.state_of(reader), leaves)
+        return replace(result, size=out.size, outputs=(Output(name, out.size, len(tensors)),))
+
+    plan = plan_digest(opened, "torch", pickled)
+    return Prepared(result, tensors, plan, frozenset((name,)), write, single=True)
 
 
 def _prove_values(

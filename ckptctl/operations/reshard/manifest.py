@@ -39,7 +39,7 @@ def manifest_of(
     identity = source.opened.checkpoint.identity
     files = sorted(target.record.files, key=lambda file: file.path)
     return Manifest(
-        name=target.name,
+        name=target.destination.name,
         step=step,
         files=tuple(replace(file, rank=rank_of(file.path), step=step) for file in files),
         commit_id=uuid.uuid4().hex,

@@ -42,7 +42,7 @@ def prove(
 
     Raises ``Findings`` for the first difference: the result must not be committed.
     """
-    place = place_at(target.store, target.name, registry.SHARDED)
+    place = place_at(target.store, target.base, registry.SHARDED)
     if place is None:
         raise Findings(f"{target.url}: what was written is not there; not committed")
     work = examine(Located(target.store, place), Options(quick=True, workers=workers))
@@ -51,7 +51,7 @@ def prove(
     if errors or not (outcome.good or outcome.verdict is Verdict.SUSPECT):
         text = f"{errors[0].check}: {errors[0].message}" if errors else outcome.why
         raise Findings(f"{target.url}: what was written does not verify: {text}; not committed")
-    opened = Opened(target.store, target.name, checkpoint, target.url)
+    opened = Opened(target.store, target.base, checkpoint, target.url)
     after = digest_content(opened, workers=workers, progress=progress)
     for fqn, what in differences(before, after, plan, source.as_they_are):
         raise Findings(f"{target.url}: {fqn}: {what}; not committed")
@@ -64,7 +64,7 @@ def prove(
                 raise Findings(f"{target.url}: {key[0]}: an item is not a copy; not committed")
     for name in plan.beside:
         if not is_sound(source.opened.store, source.opened.base, target.done[name]) or not is_sound(
-            target.store, target.name, target.done[name]
+            target.store, target.base, target.done[name]
         ):
             raise Findings(f"{target.url}: {name} is not a copy; not committed")
     return Proof(len(after.tensors), len(after.objects), after.tensors_digest)

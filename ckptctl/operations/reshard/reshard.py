@@ -16,6 +16,7 @@ from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
 from ckptctl.model.result.verdict import Verdict
 from ckptctl.operations.catalog.resolution import Resolution
+from ckptctl.operations.content.digest import Content
 from ckptctl.operations.place import address, split
 from ckptctl.operations.progress import Progress, Silent
 from ckptctl.operations.provenance.facts import Facts, facts_of
@@ -32,7 +33,6 @@ from ckptctl.sharding.mesh import DATA_AXES, REPLICA_AXES, Mesh
 from ckptctl.sharding.plan import Plan
 from ckptctl.sharding.rank_policy import Outcome
 from ckptctl.sharding.rank_state import families
-from ckptctl.storage import WritableStore, open_writable
 
 _METADATA_OF_ITEM = 200
 """Bytes of metadata to reckon with for each item."""
@@ -40,11 +40,15 @@ _METADATA_OF_ITEM = 200
 
 @dataclass(frozen=True, slots=True)
 class ReshardOptions:
-    """What is asked for, and how; ``force`` leaves damaged keys out instead of refusing."""
+    """What is asked for, and how; ``force`` leaves damaged keys out instead of refusing.
+
+    ``resume`` finishes what the same reshard left unfinished, ``overwrite`` begins again instead.
+    """
 
     request: Request
     dry_run: bool = False
     resume: bool = False
+    overwrite: bool = False
     force: bool = False
     framework: str = ""
     # a worker that waits for a disk to sync leaves a processor to another
@@ -70,7 +74,7 @@ class Resharding(Answer):
     """What was done, or with ``dry_run`` would be; sizes in bytes.
 
     ``refusals`` say why it cannot be done as asked, ``aspects`` what goes on as before and what
-    does not. ``manifest`` is that of the committed result, ``suggested`` policies with which it
+    does not. ``unchecked`` are keys for which the source keeps no checksum. ``manifest`` is that of the committed result, ``suggested`` policies with which it
     can be done, and ``chosen`` says why this checkpoint of a root.
     """
 
@@ -99,6 +103,7 @@ class Resharding(Answer):
     tensors_digest: str = ""
     tensors: int = 0
     objects: int = 0
+    unchecked: tuple[str, ...] = ()
     dry_run: bool = False
     suggested: Mapping[str, str] = field(default_factory=dict)
     chosen: Resolution | None = None
@@ -146,7 +151,7 @@ def reshard(
     no room, or state kept per rank needs a decision; nothing is committed then.
     """
     options.request.check()
-    parent, name = split(target_url)
+    _, name = split(target_url)
     if not name:
         raise UsageError(f"{target_url!r} is no name of a directory to be made")
     source = open_source(
@@ -156,27 +161,49 @@ def reshard(
         progress=progress,
         framework=options.framework,
     )
-    store = open_writable(parent or ".")
     _refuse_inside(source, target_url)
-    entries = reshard_target.look(store, name, resume=options.resume)
+    found = destination.look(target_url, resume=options.resume, overwrite=options.overwrite)
     prepared = _prepare(source, name, options)
     plan = prepared.planned.plan
     if options.dry_run:
         return _result(prepared, target_url, options)
     if prepared.planned.decision.refusals:
         raise DecisionNeeded(_result(prepared, target_url, options))
-    _need_space(store, name, plan, resumed=bool(entries))
-    store.prove()
+    _need_space(found, plan, overwrite=options.overwrite)
+    found.store.prove()
     source, before = digest_source(
         source, force=options.force, workers=options.workers, progress=progress
     )
     if (source.lost, source.as_they_are) != (prepared.source.lost, prepared.source.as_they_are):
         prepared = _prepare(source, name, options)
         plan = prepared.planned.plan
-    target, reused = reshard_target.begin(store, name, target_url, plan, entries)
-    units = units_of(
-        plan, source.checkpoint, (source.opened.store.url, source.opened.base), (store.url, name)
-    )
+    expected = reshard_target.expected_files(plan)
+    target, reused = reshard_target.begin(found, plan.digest, expected, overwrite=options.overwrite)
+    with destination.kept_on_interrupt(found, damaged=True):
+        proof = _fill(target, source, before, plan, options, progress, executor)
+        components = plan.components(prepared.classifier.component)
+        manifest = manifest_of(
+            target, source, prepared.facts, plan, proof, prepared.step, components
+        )
+        sealed = protocol.seal(found.store, target.base, manifest)
+        destination.publish(found)
+    unchecked = before.unchecked if source.manifest is None else ()
+    return _result(prepared, target_url, options, reused, sealed.digest, proof, unchecked)
+
+
+def _fill(
+    target: reshard_target.Target,
+    source: Source,
+    before: Content,
+    plan: Plan,
+    options: ReshardOptions,
+    progress: Progress | None,
+    executor: Executor | None,
+) -> Proof:
+    """Write everything, read it back, and make it survive a crash."""
+    place = (target.store.url, target.base)
+    origin = (source.opened.store.url, source.opened.base)
+    units = units_of(plan, source.checkpoint, origin, place)
     reshard_target.write_files(
         target,
         units,
@@ -189,11 +216,7 @@ def reshard(
     reshard_target.write_metadata(target, plan)
     proof = prove(target, source, before, plan, workers=options.workers, progress=progress)
     reshard_target.make_durable(target)
-    components = plan.components(prepared.classifier.component)
-    manifest = manifest_of(target, source, prepared.facts, plan, proof, prepared.step, components)
-    sealed = protocol.seal(store, name, manifest)
-    reshard_target.forget_record(target)
-    return _result(prepared, target_url, options, reused, sealed.digest, proof)
+    return proof
 
 
 def _refuse_inside(source: Source, target_url: str) -> None:
@@ -243,17 +266,15 @@ def _step(source: Source, facts: Facts, name: str) -> int | None:
     return named if step is None else step
 
 
-def _need_space(store: WritableStore, name: str, plan: Plan, *, resumed: bool) -> None:
+def _need_space(found: destination.Destination, plan: Plan, *, overwrite: bool) -> None:
     needed = (
         plan.written
         + sum(plan.beside.values())
         + _METADATA_OF_ITEM * sum(len(file.steps) for file in plan.files)
     )
-    if resumed:
-        wanted = {file.path for file in plan.files}
-        there = sum(e.size for e in store.entries(name) if e.name in wanted)
-        needed = max(0, needed - there)
-    destination.need_space(store, needed)
+    wanted = {file.path for file in plan.files}
+    there = sum(one.size for one in found.entries if overwrite or one.name in wanted)
+    destination.need_space(found.store, max(0, needed - there))
 
 
 def _result(
@@ -263,6 +284,7 @@ def _result(
     reused: int = 0,
     manifest: str = "",
     proof: Proof | None = None,
+    unchecked: tuple[str, ...] = (),
 ) -> Resharding:
     plan, decision = prepared.planned.plan, prepared.planned.decision
     copied, written = plan.counts
@@ -292,6 +314,7 @@ def _result(
         tensors_digest=proof.tensors_digest if proof else "",
         tensors=proof.tensors if proof else 0,
         objects=proof.objects if proof else 0,
+        unchecked=unchecked,
         dry_run=options.dry_run,
         suggested={k: policy.value for k, policy in prepared.planned.suggested.items()},
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ckptctl import protocol
@@ -14,7 +14,7 @@ from ckptctl.errors import (
     Refused,
     StorageError,
 )
-from ckptctl.model.checkpoint import Checkpoint, Items
+from ckptctl.model.checkpoint import Checkpoint, Items, TensorEntry
 from ckptctl.model.finding import Finding, Severity
 from ckptctl.model.manifest import Manifest
 from ckptctl.operations.content.digest import Content, digest_content
@@ -24,6 +24,7 @@ from ckptctl.operations.find import locate
 from ckptctl.operations.located import Located
 from ckptctl.operations.place import Place, address, not_read
 from ckptctl.operations.progress import Progress
+from ckptctl.operations.reshard.touched import Damage, damage_of
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, examine, verification_of
 from ckptctl.sharding.rank_policy import Contents
@@ -35,14 +36,16 @@ from ckptctl.storage import open_store
 class Source:
     """A checkpoint to be resharded.
 
-    ``lost`` are the keys that damage touches, left out because the user said so; ``as_they_are``
-    tensors that are sound but hold something else than plain bytes.
+    ``lost`` are the keys that damage touches, left out because the user said so, and where
+    something lay whose key nothing tells; ``altered`` are files that are not those which were
+    committed, ``as_they_are`` tensors that are sound but hold something else than plain bytes.
     """
 
     opened: Opened
     place: Place
     manifest: Manifest | None = None
     lost: frozenset[str] = frozenset()
+    altered: frozenset[str] = frozenset()
     as_they_are: frozenset[str] = frozenset()
 
     @property
@@ -101,37 +104,40 @@ def open_source(
     work = examine(Located(store, place), options, progress=progress)
     outcome, checkpoint = verification_of(work), work.context.checkpoint
     errors = [f for f in outcome.report.findings if f.severity == Severity.ERROR]
-    lost: frozenset[str] = frozenset()
+    damage = Damage()
     if errors:
-        touched = _touched(errors, checkpoint)
-        if not force or touched is None:
-            raise Findings(_why(url, errors, hopeless=force))
-        lost = touched
+        found = damage_of(errors, checkpoint)
+        if not force or found is None:
+            raise Findings(_why(url, errors, hopeless=found is None))
+        damage = found
     elif outcome.verdict is Verdict.UNFINISHED:
         raise StorageError(f"{url}: {outcome.why}")
     elif outcome.verdict is Verdict.NOTHING:
         raise Refused(f"{url}: {outcome.why}; nothing was written")
     opened = Opened(store, place.path, checkpoint, address(store, place.path))
-    return Source(opened, place, manifest, lost)
+    lost = damage.keys | damage.unnamed | lost_before(manifest)
+    source = Source(opened, place, manifest, lost, damage.altered)
+    _something_left(source)
+    return source
 
 
-def _touched(errors: Iterable[Finding], checkpoint: Checkpoint) -> frozenset[str] | None:
-    """Return the keys that damage touches, or None where it touches the whole."""
-    keys: set[str] = set()
-    for finding in errors:
-        where = finding.where
-        if where.fqn is not None and where.fqn in checkpoint.entries:
-            keys.add(where.fqn)
-            continue
-        inside = {
-            fqn
-            for fqn, path in zip(checkpoint.items.fqns, checkpoint.items.paths, strict=True)
-            if path == where.file
-        }
-        if not inside:
-            return None
-        keys |= inside
-    return frozenset(keys)
+def lost_before(manifest: Manifest | None) -> frozenset[str]:
+    """Return what was lost already when the source itself was written from another."""
+    origin = manifest.provenance.get("resharded_from") if manifest is not None else None
+    lost = origin.get("lost") if isinstance(origin, Mapping) else None
+    return frozenset(map(str, lost)) if isinstance(lost, list | tuple) else frozenset()
+
+
+def _something_left(source: Source) -> None:
+    """Refuse to go on with what holds nothing any more."""
+    whole, left = source.opened.checkpoint.entries, source.checkpoint.entries
+    tensors = any(isinstance(entry, TensorEntry) for entry in left.values())
+    if len(left) < len(whole) and not tensors:
+        what = "no tensor" if left else "no key"
+        raise Refused(
+            f"{source.opened.url}: {len(whole) - len(left)} of {len(whole)} keys are touched by the "
+            f"damage, and `force` would leave {what}; nothing was written"
+        )
 
 
 def _why(url: str, errors: list[Finding], *, hopeless: bool) -> str:
@@ -176,7 +182,15 @@ def digest_source(
             "`force` takes what the damage does not touch"
         )
     lost, whole = source.lost | damaged.keys(), source.as_they_are | kept
-    return replace(source, lost=lost, as_they_are=whole), content
+    items, unproven = opened.checkpoint.items, set(content.unchecked)
+    lost |= {
+        fqn
+        for fqn, path in zip(items.fqns, items.paths, strict=True)
+        if path in source.altered and fqn in unproven
+    }
+    source = replace(source, lost=lost, as_they_are=whole)
+    _something_left(source)
+    return source, content
 
 
 def rank_contents(source: Source, per_rank: Iterable[Family], *, workers: int) -> Contents:

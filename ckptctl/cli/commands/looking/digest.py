@@ -12,7 +12,7 @@ from ckptctl.cli.options import Checkpoint, Format, Framework, Json, Quiet, Work
 from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
-from ckptctl.cli.output.text import Screen, columns, plural, safe, said, size
+from ckptctl.cli.output.text import Screen, columns, plural, safe, said, size, unchecked
 from ckptctl.results import Content
 
 
@@ -47,6 +47,8 @@ def digest_command(
     code = emit(content, output, command="digest", quiet=quiet, summary=summary)
     for problem in content.problems:
         sys.stderr.write(f"ckptctl: {said(problem)}\n")
+    if content.unchecked and not quiet:
+        sys.stderr.write(f"ckptctl: {unchecked(content.unchecked)}\n")
     if content.nothing:
         sys.stderr.write(
             f"ckptctl: {said(content.checkpoint)}: nothing to digest: no key is chosen\n"

@@ -21,7 +21,7 @@ from ckptctl.cli.options import (
 from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
-from ckptctl.cli.output.text import Screen, plural, safe, said, size
+from ckptctl.cli.output.text import Screen, plural, safe, said, size, unchecked
 from ckptctl.results import Conversion
 
 _MOST_LINES = 12
@@ -55,7 +55,13 @@ def convert_command(
         int, typer.Option(min=1, metavar="N", help="The ranks that a DCP checkpoint is cut for.")
     ] = 1,
     force: Annotated[
-        bool, typer.Option("--force", help="Take what damage does not touch; the rest is named.")
+        bool, typer.Option("--force", help="Leave out what cannot be read, and name it.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Finish what the same conversion left unfinished.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Begin again; replace what convert wrote earlier.")
     ] = False,
     workers: Workers = None,
     dry_run: DryRun = False,
@@ -67,8 +73,9 @@ def convert_command(
     """Write a checkpoint's tensors in another format, streamed, and compare them afterwards.
 
     Every tensor of the result is read back and must be what was read from the source, whose CRCs
-    are checked on the way. What the format cannot hold is named. An existing destination is
-    refused (5), a source that is not whole too (10).
+    are checked on the way; only then does the result get its name. What the format cannot hold is
+    named. An existing destination is refused (5), a source that is not whole too, or one with
+    tensors that cannot be read (10).
     """
     output = chosen(output_format, json=json)
     result = api.convert(
@@ -83,6 +90,8 @@ def convert_command(
         max_shard_size=max_shard_size,
         world_size=world_size,
         force=force,
+        resume=resume,
+        overwrite=overwrite,
         workers=workers,
         dry_run=dry_run,
         framework=framework,
@@ -132,3 +141,5 @@ def render_conversion(result: Conversion, screen: Screen) -> None:
                 )
     if result.proof:
         screen.line(f"proof: read back and equal to the source, {result.proof}")
+    if result.unchecked:
+        screen.wrapped(unchecked(result.unchecked), 2)

@@ -27,9 +27,10 @@ from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
 from ckptctl.cli.output.resolution import explain, summary
 from ckptctl.cli.output.spelling import flag
-from ckptctl.cli.output.text import Screen, columns, plural, safe, said, size
+from ckptctl.cli.output.text import Screen, columns, plural, safe, said, size, unchecked
 from ckptctl.model.result.plain import absolute
 from ckptctl.results import DecisionNeeded, NoneUsable, Resharding, Undecided
+from ckptctl.words import listed
 
 _MOST_FILES = 16
 _COLOURS = {"kept": "green", "changed": "yellow", "unknown": "yellow"}
@@ -63,7 +64,10 @@ def reshard_command(
         str, typer.Option(help="Positions in the data per rank: keep, merge, drop or fail.")
     ] = "fail",
     resume: Annotated[
-        bool, typer.Option("--resume", help="Finish what the same reshard left in DEST.")
+        bool, typer.Option("--resume", help="Finish what the same reshard left unfinished.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Begin again; nothing committed is ever replaced.")
     ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Leave damaged keys out, and name them.")
@@ -95,6 +99,7 @@ def reshard_command(
             rng=rng,
             data=data,
             resume=resume,
+            overwrite=overwrite,
             force=force,
             workers=workers,
             dry_run=dry_run,
@@ -175,10 +180,11 @@ def render_resharding(result: Resharding, screen: Screen) -> None:
     ]
     for line in columns(rows):
         screen.line("".join(line))
-    for names, what in ((result.dropped, "left out as asked"), (result.lost, "lost to damage")):
-        if names:
-            shown = ", ".join(map(safe, names[:4])) + (" and more" if len(names) > 4 else "")
-            screen.line(f"  {plural(len(names), 'key')} {what}: {shown}")
+    if result.dropped:
+        count = plural(len(result.dropped), "key")
+        screen.line(f"  {count} left out as asked: {safe(listed(result.dropped))}")
+    if result.lost:
+        screen.line(f"  lost to damage: {safe(listed(result.lost, 8))}")
     for refusal in result.refusals:
         screen.line(f"{screen.paint('cannot be done', 'red', 'bold')}: {said(refusal)}")
     if result.refusals:
@@ -192,4 +198,6 @@ def render_resharding(result: Resharding, screen: Screen) -> None:
         f"{plural(result.tensors, 'tensor')} and {plural(result.objects, 'object')} read back "
         f"equal; committed"
     )
+    if result.unchecked:
+        screen.wrapped(unchecked(result.unchecked), 2)
     screen.line(f"manifest {result.manifest}")

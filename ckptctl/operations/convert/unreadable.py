@@ -1,0 +1,109 @@
+"""Tensors inside of values: where a tensor is there and cannot be read, or not be written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ckptctl.errors import MalformedData, StorageError
+from ckptctl.formats.pickles.tensors import TABLE, StorageRef, TensorRef
+from ckptctl.formats.pickles.unpickler import Opaque
+from ckptctl.formats.torch.reader import unpickle
+from ckptctl.model.checkpoint import ObjectEntry
+from ckptctl.operations.content.digest import object_records
+from ckptctl.operations.content.tensors import TensorSource
+
+_DEEPEST = 200
+
+
+@dataclass(slots=True)
+class Held:
+    """What a value holds: tensors in plain containers, and classes that hold tensors of their own."""
+
+    tensors: int = 0
+    container: str = ""
+    unknown: str = ""
+    seen: set[int] = field(default_factory=set)
+
+
+def held(value: object) -> Held:
+    """Look for tensors in a value that was unpickled without running anything."""
+    found = Held()
+    _walk(value, found, "", "", 0)
+    return found
+
+
+def _walk(value: object, found: Held, inside: str, within: str, depth: int) -> None:
+    if depth > _DEEPEST:
+        raise MalformedData("it nests too deeply")
+    if not isinstance(value, str | int | float):
+        if id(value) in found.seen:
+            return  # what is pickled once may stand in many places
+        found.seen.add(id(value))
+    if isinstance(value, StorageRef) or (isinstance(value, TensorRef) and inside):
+        found.unknown = found.unknown or inside or "a bare storage"
+    elif isinstance(value, TensorRef):
+        found.tensors += 1
+        found.container = found.container or within
+    elif isinstance(value, Opaque):
+        label = inside or value.label()
+        for part in (value.args, value.items, value.state):
+            _walk(part, found, label, within, depth + 1)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            _walk(key, found, inside, "a mapping", depth + 1)
+            _walk(inner, found, inside, "a mapping", depth + 1)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for inner in value:
+            _walk(inner, found, inside, f"a {type(value).__name__}", depth + 1)
+
+
+def _value(source: TensorSource, fqn: str) -> Held:
+    """Look into one value, of the metadata or of an item that has storages beside its pickle."""
+    if fqn in source.checkpoint.values:
+        return held(source.checkpoint.values[fqn])
+    for item in source.items_of(fqn):
+        names: list[str] = []
+        pickled = b""
+        for name, _, blocks in object_records(source, item):
+            names.append(name)
+            if name == "data.pkl":
+                pickled = b"".join(blocks)
+        if names != ["data.pkl"]:
+            found = held(unpickle(pickled, table=TABLE))
+            if found.tensors or found.unknown:
+                return found
+            return Held(unknown="what it is made of")
+    return Held()
+
+
+def held_in(source: TensorSource, fqn: str) -> str:
+    """Say which tensors a value holds, so that nobody takes it for one without; empty for none."""
+    try:
+        found = _value(source, fqn)
+    except (MalformedData, StorageError):
+        return ""
+    if found.unknown:
+        return f"it holds tensors that cannot be read: {found.unknown}"
+    if found.tensors:
+        count = f"{found.tensors} tensor" + ("s" if found.tensors > 1 else "")
+        return f"it holds {count} in {found.container}, which this format cannot take over"
+    return ""
+
+
+def unreadable(source: TensorSource, fqns: Iterable[str]) -> dict[str, str]:
+    """Find values that hold tensors which cannot be read, and say why of each.
+
+    A tensor with attributes is one, or one of a subclass, or a model that was pickled as a whole.
+    """
+    found = {}
+    for fqn in fqns:
+        if not isinstance(source.checkpoint.entries[fqn], ObjectEntry):
+            continue
+        try:
+            unknown = _value(source, fqn).unknown
+        except (MalformedData, StorageError) as error:
+            unknown = str(error)
+        if unknown:
+            found[fqn] = f"it holds tensors that cannot be read: {unknown}"
+    return found
