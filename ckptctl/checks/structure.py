@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
 from functools import cached_property
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, TensorEntry
 from ckptctl.model.geometry import Tiling, tile
 

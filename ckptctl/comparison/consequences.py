@@ -9,8 +9,8 @@ import enum
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.run_facts import Plain
 
 

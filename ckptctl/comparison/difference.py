@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ckptctl.comparison.consequences import Consequence
+from ckptctl.dataclass import dataclass
 from ckptctl.model.geometry import Shape
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH

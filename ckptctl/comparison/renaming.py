@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.components import elements
 
 _WRAPPERS = frozenset(

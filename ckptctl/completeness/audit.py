@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 from ckptctl.completeness.world_size import World
+from ckptctl.dataclass import dataclass
 
 PROFILES: dict[str, tuple[str, ...]] = {
     "resume": ("model", "optimizer", "scheduler", "progress", "data", "rng"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ckptctl.completeness.audit import Audit, Gap, Lack, Part, Presence
 from ckptctl.completeness.classifier import NAMES, Classifier, Key
@@ -25,6 +24,7 @@ from ckptctl.completeness.world_size import (
     size_keys,
     world_of,
 )
+from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Checkpoint, TensorEntry
 
 _SIDE_FILES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (

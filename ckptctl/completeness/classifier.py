@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Checkpoint, Entry, TensorEntry
 from ckptctl.model.components import (
     COMPONENTS,

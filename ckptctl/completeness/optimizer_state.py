@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ckptctl.completeness.classifier import Key
+from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Checkpoint, TensorEntry
 from ckptctl.model.components import OPTIMIZER_STATES
 

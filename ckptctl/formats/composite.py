@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ckptctl.dataclass import dataclass
 from ckptctl.formats.base import Layout, Reads, StateSeen
 from ckptctl.formats.companions import Rule, companions_of, misfits
 from ckptctl.formats.dcp import reader

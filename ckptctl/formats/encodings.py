@@ -7,8 +7,8 @@ without a manifest.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
 from ckptctl.formats.base import Encoding, Region
 from ckptctl.formats.safetensors.reader import SUFFIX, read_header

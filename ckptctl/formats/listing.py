@@ -7,8 +7,9 @@ the checkpoint itself once more.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import StorageError
 from ckptctl.model.checkpoint import File
 from ckptctl.storage import Entry, Store

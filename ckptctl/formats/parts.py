@@ -9,8 +9,9 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Checkpoint, Entry, Fault, File, Items, SaveIdentity, Stored
 from ckptctl.model.geometry import Shape
 from ckptctl.model.paths import join

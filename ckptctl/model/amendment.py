@@ -8,9 +8,10 @@ and rollbacks mean the same checkpoint before and after.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.manifest import Manifest, Record
 
 AMENDMENTS = "ckptctl.amendments"

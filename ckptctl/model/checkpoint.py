@@ -6,9 +6,10 @@ import enum
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.companion import Companion, Kind
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.finding import Location

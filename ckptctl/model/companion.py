@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ckptctl.dataclass import dataclass
 
 UPDATES = "updates"
 """The way of counting of what grows by one whenever the optimizer takes a step."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from ckptctl.dataclass import dataclass
 
 COMPONENTS: dict[str, tuple[str, ...]] = {
     "optimizer": (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.geometry import Box
 from ckptctl.model.result.plain import INTERNAL, PATH
 

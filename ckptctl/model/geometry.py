@@ -10,10 +10,12 @@ import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TypeAlias
+
+from ckptctl.dataclass import dataclass
 
 Shape: TypeAlias = tuple[int, ...]
 

@@ -10,9 +10,10 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, TypeVar
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
 from ckptctl.model.belonging import clutter
 from ckptctl.model.record_fields import FileRecord as FileRecord

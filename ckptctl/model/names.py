@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from ckptctl.dataclass import dataclass
 
 _STAGING = re.compile(
     r"(?:[.-](?:tmp|temp|partial|unfinished|incomplete|inprogress)(?:[.-][\w.-]*)?"

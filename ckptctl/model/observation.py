@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Fault, Item
 from ckptctl.model.finding import Gap
 from ckptctl.model.geometry import Shape

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ckptctl.dataclass import dataclass
 from ckptctl.model.manifest import Manifest, PointerRevision, QuarantineRecord
 
 

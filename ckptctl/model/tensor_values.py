@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import BoxIndex, Item, TensorEntry
 from ckptctl.model.finding import Gap, GapKind
 from ckptctl.model.geometry import Box, Shape

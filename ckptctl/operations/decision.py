@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from ckptctl import protocol
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import StorageError
 from ckptctl.formats.base import read_small
 from ckptctl.model.manifest import LATEST, PointerRevision

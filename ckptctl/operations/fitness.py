@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from ckptctl.checks import AUDIT_CHECKS
 from ckptctl.completeness.audit import PROFILES, Presence, Wanted
 from ckptctl.completeness.classifier import Classifier
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import CkptctlError
 from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.finding import Finding

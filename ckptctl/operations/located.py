@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Checkpoint, Fault, FaultKind, File
 from ckptctl.model.paths import join
 from ckptctl.operations.place import Place, address, read_checkpoint

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import Refused
 from ckptctl.formats import registry
 from ckptctl.formats.base import Layout, Reads

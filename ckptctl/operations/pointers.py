@@ -7,9 +7,9 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import StorageError
 from ckptctl.formats import registry
 from ckptctl.formats.base import read_small

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import UsageError
 from ckptctl.model.result.answer import Answer
 

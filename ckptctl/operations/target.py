@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import (
     Findings,
     NotFound,

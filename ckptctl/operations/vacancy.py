@@ -10,8 +10,9 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import CkptctlError, Findings, NotFound, NothingThere, RootMissing
 from ckptctl.model.manifest import LATEST, POINTERS, TRASH
 from ckptctl.model.names import parse_name

@@ -11,9 +11,9 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Generic
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, NotFound, StorageError
 from ckptctl.model.manifest import MAX_RECORD, RecordType, decode
 from ckptctl.storage import Store

@@ -10,8 +10,9 @@ import enum
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.companion import Kind
 from ckptctl.provenance.counters import Stamp

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.companion import Companion, Kind
 from ckptctl.model.components import KeyName
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from ckptctl.dataclass import dataclass
 from ckptctl.provenance.counters import Counter
 
 _FEWEST = 3

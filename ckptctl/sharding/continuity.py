@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from ckptctl.comparison.consequences import standard_facts
+from ckptctl.dataclass import dataclass
 from ckptctl.model.run_facts import Plain
 from ckptctl.sharding.rank_policy import Outcome
 

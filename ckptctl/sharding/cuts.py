@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import UsageError
 from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.sharding.mesh import DATA_AXES, MODEL_AXES, Mesh

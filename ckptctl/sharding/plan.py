@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Entry, Items, TensorEntry
 from ckptctl.model.geometry import Box
 from ckptctl.model.manifest import canonical

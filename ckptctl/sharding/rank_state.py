@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from ckptctl.completeness.classifier import Classifier, Key
+from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Checkpoint
 from ckptctl.model.components import rank_element
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.manifest import FileRecord, Record
 
 RESHARD = "ckptctl.reshard.json"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
+
+from ckptctl.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

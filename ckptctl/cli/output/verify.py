@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.audit import audit_line
 from ckptctl.cli.output.text import Screen, plural, safe, said, size
+from ckptctl.dataclass import dataclass
 from ckptctl.model.finding import Coverage, Finding, Severity, Stage
 from ckptctl.model.geometry import Box
 from ckptctl.model.result.verdict import Verdict

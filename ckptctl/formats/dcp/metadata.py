@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, RunsCode
 from ckptctl.formats.dcp.classes import (
     TABLE,

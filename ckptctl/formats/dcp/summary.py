@@ -8,8 +8,8 @@ after it.
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
 
+from ckptctl.dataclass import dataclass
 from ckptctl.formats.dcp.metadata import Parsed, parse
 
 _MARK = b"storage_meta"

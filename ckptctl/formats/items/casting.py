@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import UsageError
 
 if TYPE_CHECKING:

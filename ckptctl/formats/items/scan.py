@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from ckptctl.crc import crc32
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, UnsafeData
 from ckptctl.formats.items import transforms
 from ckptctl.formats.items.bytes import RUN, ItemBytes, Sink, Sparse, Spooled, Stream, Whole

@@ -9,11 +9,11 @@ bfloat16, and for eight bits the OCP FP8 and MX specifications and, for ``fnuz``
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ldexp, prod
 from typing import TYPE_CHECKING
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.finding import Gap, GapKind
 from ckptctl.model.geometry import Shape
 from ckptctl.model.observation import Payload, ValuesSeen

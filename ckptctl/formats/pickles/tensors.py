@@ -5,8 +5,7 @@ Source: ``torch/_utils.py`` (``_rebuild_tensor_v2``, ``_rebuild_tensor_v3``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
 from ckptctl.formats.pickles.unpickler import Function, Opaque, load, size
 from ckptctl.model.dtypes import STORAGE_DTYPE, item_size

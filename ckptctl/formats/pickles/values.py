@@ -9,8 +9,8 @@ from __future__ import annotations
 import datetime
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
 from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
 from ckptctl.formats.pickles.tensors import StorageRef, TensorRef, persistent_storage

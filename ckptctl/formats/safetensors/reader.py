@@ -12,9 +12,10 @@ import math
 import struct
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeGuard
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, StorageError
 from ckptctl.model.checkpoint import (
     Checkpoint,

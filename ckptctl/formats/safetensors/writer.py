@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import UsageError
 from ckptctl.formats.safetensors.reader import DTYPES
 from ckptctl.model.dtypes import ITEM_SIZE

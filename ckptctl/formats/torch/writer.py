@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
 from ckptctl.formats.torch.reader import WRITER
 from ckptctl.formats.torch.zip_writer import (

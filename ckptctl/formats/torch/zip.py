@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
 
 END_SIZE = 98  # zip64 end record 56, its locator 20, end record 22

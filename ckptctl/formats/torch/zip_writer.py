@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
 from ckptctl.crc import crc32
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
 from ckptctl.model.dtypes import ITEM_SIZE, STORAGE_DTYPE
 from ckptctl.model.geometry import Shape

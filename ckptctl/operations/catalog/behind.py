@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import StorageError
 from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import Manifest, is_record

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, NothingThere, StorageError
 from ckptctl.model.checkpoint import File, rank_of
 from ckptctl.model.commit_state import State

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import Findings, StorageError, UsageError
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH, TIME

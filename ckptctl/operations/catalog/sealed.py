@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ckptctl import protocol
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
 from ckptctl.model.amendment import Amendment
 from ckptctl.model.manifest import Unpromised

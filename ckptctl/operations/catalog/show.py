@@ -5,9 +5,9 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ckptctl.completeness.classifier import NAMES, Classifier
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import CkptctlError, MalformedData, NothingThere, StorageError
 from ckptctl.formats.items.scan import scan_items
 from ckptctl.model.checkpoint import (

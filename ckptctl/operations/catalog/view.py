@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import UsageError
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH

@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckptctl.crc import crc32
+from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Item
 from ckptctl.model.geometry import Box
 from ckptctl.operations.content.checked import Check, Recorded, complain

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import NotFound, NothingThere, RootMissing
 from ckptctl.formats.base import Reads
 from ckptctl.model.checkpoint import Checkpoint, Fault

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import UsageError
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Event, Lock
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import Refused
 from ckptctl.formats.items.casting import Loss, cast, castable
 from ckptctl.formats.safetensors.writer import Line

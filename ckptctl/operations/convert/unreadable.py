@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, StorageError
 from ckptctl.formats.pickles.tensors import TABLE, StorageRef, TensorRef
 from ckptctl.formats.pickles.unpickler import Opaque

@@ -5,9 +5,10 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ckptctl.comparison.difference import Diff, FailOn, SideSeen
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, UsageError
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.names import parse_name

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ckptctl.comparison.difference import Statistics
+from ckptctl.dataclass import dataclass
 from ckptctl.formats.items.values import FORMATS
 from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.dtypes import item_size

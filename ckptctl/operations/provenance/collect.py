@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ckptctl.checks import Context
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, UnsafeData
 from ckptctl.formats.items.crc_summary import TAIL, CrcSummary, summary_from, summary_in
 from ckptctl.formats.pickles.values import MAX_VALUE, decode_item, decode_pickle

@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ckptctl import protocol
 from ckptctl.checks import Context
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import CkptctlError, MalformedData, NotFound, StorageError
 from ckptctl.formats.items.crc_summary import CrcSummary, says_something, summary_of
 from ckptctl.model.checkpoint import File

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from ckptctl.dataclass import dataclass
 from ckptctl.hashing import DEFAULT
 from ckptctl.model.manifest import Manifest, Unpromised
 from ckptctl.model.result.answer import Answer

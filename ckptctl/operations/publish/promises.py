@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import Findings
 from ckptctl.formats.base import Layout
 from ckptctl.model.belonging import foreign

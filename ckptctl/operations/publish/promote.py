@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ckptctl import protocol
 from ckptctl.completeness.audit import Wanted
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import (
     CkptctlError,
     Conflict,

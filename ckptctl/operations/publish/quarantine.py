@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ckptctl import protocol
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import Refused
 from ckptctl.model.manifest import QuarantineRecord
 from ckptctl.model.result.answer import Answer

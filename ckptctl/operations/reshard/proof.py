@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import Findings
 from ckptctl.formats import registry
 from ckptctl.model.finding import Severity

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ckptctl import protocol
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import (
     Findings,
     MalformedData,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Event
 from uuid import uuid4
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import Conflict, MalformedData, NotFound, Refused
 from ckptctl.formats import registry
 from ckptctl.formats.items.scan import block_of

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Checkpoint, FaultKind, Items
 from ckptctl.model.finding import Finding, Touched
 

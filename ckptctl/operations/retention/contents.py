@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import NotFound
 from ckptctl.formats import registry
 from ckptctl.model.manifest import MANIFEST, POINTERS, QUARANTINE

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import CkptctlError
 from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.commit_state import State

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Lock
 
 from ckptctl.checks import ITEM_CHECKS, Context
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import StorageError
 from ckptctl.formats.companions import LEGACY
 from ckptctl.formats.items.scan import block_of, scan_items

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ckptctl.completeness.audit import Wanted
+from ckptctl.dataclass import dataclass
 from ckptctl.model.finding import Gap, GapKind, Severity
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ckptctl.checks import Context
+from ckptctl.dataclass import dataclass
 from ckptctl.hashing import algorithm_of
 from ckptctl.model.checkpoint import Item
 from ckptctl.model.companion import Form

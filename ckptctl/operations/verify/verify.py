@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ckptctl.completeness.audit import Audit
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import StorageError
 from ckptctl.model.finding import Finding, Report
 from ckptctl.model.result.answer import Answer

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ckptctl import protocol
 from ckptctl.checks import IDENTITY_CHECKS, Check, Context, by_id
+from ckptctl.dataclass import dataclass
 from ckptctl.model.finding import Coverage, Finding, Report, Severity
 from ckptctl.model.observation import Against
 from ckptctl.model.seal import Seal
