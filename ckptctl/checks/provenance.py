@@ -12,7 +12,7 @@ from ckptctl.model.finding import Location, Severity, Stage, Touched
 from ckptctl.model.manifest import RECEIPTS
 from ckptctl.provenance.assessment import Assessment, Placed, written
 from ckptctl.provenance.consensus import Dissent, Level
-from ckptctl.provenance.evidence import Source
+from ckptctl.provenance.evidence import Exchanged, Source
 from ckptctl.provenance.similarity import Home, Proof
 from ckptctl.words import listed
 
@@ -104,6 +104,35 @@ def _foreign(context: Context, _: None) -> Iterator[Hit]:
                 _where(files),
                 touched=Touched.of(files=files),
             )
+
+
+def _exchanged(context: Context, _: None) -> Iterator[Hit]:
+    """Find files that look like another rank's in every checkpoint beside that could be compared."""
+    neighbours = context.evidence.neighbours
+    at_home = {path for one in neighbours for path in one.matched}
+    seen: dict[str, list[tuple[str, Exchanged]]] = {}
+    for neighbour in neighbours:
+        for one in neighbour.exchanged:
+            seen.setdefault(one.file, []).append((neighbour.name, one))
+    for path, found in sorted(seen.items()):
+        told = [one.here for _, one in found if one.here is not None]
+        if path in at_home or (told and not any(told)):
+            continue
+        sure = bool(told) or len(found) > 1
+        name, first = found[0]
+        why = (
+            "the optimizer's moments go with the weights in the other file"
+            if told
+            else f"so it is in {len(found)} others"
+            if sure
+            else "nothing tells in which of the two they were exchanged"
+        )
+        yield Hit(
+            f"its numbers go on from those of {first.other} in {name}, and not from its own there: "
+            f"two ranks' files were exchanged; {why}",
+            _where([path]),
+            severity=None if sure else Severity.WARNING,
+        )
 
 
 def _equal(one: Placed) -> str:
@@ -267,6 +296,13 @@ def _checks() -> Iterable[Check[None]]:
         ("mixed-run", error, "Files or receipts are of different runs or saves.", _CHOOSE, _runs),
         ("foreign-shard", error, "A file is the one of another checkpoint.", _CHOOSE, _foreign),
         (
+            "exchanged-shards",
+            error,
+            "The files of two ranks lie under each other's names.",
+            _CHOOSE,
+            _exchanged,
+        ),
+        (
             "suspected-shard",
             warning,
             "A file may be of another step; the evidence allows something harmless too.",
@@ -324,6 +360,13 @@ CHECKS: tuple[Check[None], ...] = tuple(_checks())
 """Asked last, of what all files were found to say."""
 
 COMPARING = frozenset(
-    {"foreign-shard", "suspected-shard", "duplicate-save", "shared-shard", "stale-metadata"}
+    {
+        "foreign-shard",
+        "exchanged-shards",
+        "suspected-shard",
+        "duplicate-save",
+        "shared-shard",
+        "stale-metadata",
+    }
 )
 """Checks for which other checkpoints of the root are looked at."""

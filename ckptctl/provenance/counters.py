@@ -224,6 +224,15 @@ def parameter_of(key: str) -> str:
     return ".".join(rest[:-1] if rest and rest[-1] == "step" else rest[1:])
 
 
+def tails_of(fqn: str) -> Iterator[str]:
+    """Yield a key and what is left of it without its first words, as optimizers call parameters."""
+    yield fqn
+    at = fqn.find(".")
+    while at >= 0:
+        yield fqn[at + 1 :]
+        at = fqn.find(".", at + 1)
+
+
 def looked_up(fqn: str) -> bool:
     """Tell by its name whether rows of a tensor may stay untouched for long: embeddings."""
     return _LOOKED_UP.search(fqn) is not None

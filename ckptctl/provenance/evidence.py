@@ -36,13 +36,27 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class Exchanged:
+    """A file whose numbers look like those of ``other`` in another checkpoint, and not like its own.
+
+    ``here`` is true where they were exchanged in this checkpoint, false for the other one, and None
+    where nothing tells.
+    """
+
+    file: str
+    other: str
+    here: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Neighbour:
     """Another checkpoint of the same root, compared file by file.
 
     ``step`` is the one its name or manifest states. ``probes`` are what was compared closely;
     ``alike`` names the files of which all that was compared is equal, ``unlike`` those of which
     something differs. ``saved_as_one`` is true where both metadata carry one save id. ``modified``
-    are times of its files. ``kin`` names, for further checkpoints, which of its files they hold too.
+    are times of its files. ``matched`` are the files that look like themselves there, ``exchanged``
+    those that look like another. ``kin`` names, for further checkpoints, which of its files they hold too.
     """
 
     name: str
@@ -52,6 +66,8 @@ class Neighbour:
     unlike: frozenset[str] = frozenset()
     saved_as_one: bool = False
     modified: Mapping[str, float] = field(default_factory=dict)
+    matched: frozenset[str] = frozenset()
+    exchanged: tuple[Exchanged, ...] = ()
     kin: Mapping[str, frozenset[str]] = field(default_factory=dict)
     problem: str = ""
 

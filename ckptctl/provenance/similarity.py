@@ -12,7 +12,7 @@ from dataclasses import field
 
 from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import rank_of
-from ckptctl.provenance.counters import Stamp, looked_up, moment_of, parameter_of
+from ckptctl.provenance.counters import Stamp, looked_up, moment_of, parameter_of, tails_of
 from ckptctl.provenance.evidence import Likeness, Neighbour
 
 _WEIGHTS = 3
@@ -89,14 +89,19 @@ def _prove(neighbour: Neighbour, group: tuple[str, ...]) -> Alike:
         for p in neighbour.probes
         if p.kind is Likeness.COUNT and not p.equal and p.fqn.endswith("step")
     }
+    trained = {tail for fqn in moved_fqns if moment_of(fqn) is None for tail in tails_of(fqn)}
+    trained |= {parts[0] for fqn in moved_fqns if (parts := moment_of(fqn)) is not None}
     moments: set[str] = set()
     weights: set[str] = set()
     for probe in inside:
         if probe.kind is Likeness.MOMENT:
             parts = moment_of(probe.fqn)
-            if probe.fqn in moved_fqns or (parts is not None and parts[0] in stepped):
+            steps = parts is not None and (parts[0] in stepped or parts[0] in trained)
+            if probe.fqn in moved_fqns or steps:
                 moments.add(probe.fqn)
-        elif probe.kind is Likeness.WEIGHT and probe.fqn in moved_fqns:
+        elif probe.kind is Likeness.WEIGHT and (
+            probe.fqn in moved_fqns or not trained.isdisjoint(tails_of(probe.fqn))
+        ):
             weights.add(probe.fqn)
     moved = tuple(sorted(moments | weights))
     dense = {fqn for fqn in moments | weights if not looked_up(fqn)}

@@ -56,6 +56,13 @@ def cast(blocks: Iterator[memoryview], dtype: str, target: str, loss: Loss) -> I
         yield np.ascontiguousarray(encoded).view(np.uint8).data
 
 
+def widened(data: bytes, dtype: str) -> NDArray[np.float64]:
+    """Return numbers of a castable dtype as float64."""
+    import numpy as np
+
+    return _decoded(np.frombuffer(data, _raw(dtype)), dtype).astype(np.float64)
+
+
 def _raw(dtype: str) -> str:
     return {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}[dtype]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
+from typing import TypeAlias
 
 from ckptctl.checks import Context
 from ckptctl.errors import MalformedData, NotFound
@@ -11,13 +12,17 @@ from ckptctl.formats.items.crc_summary import says_something, summary_of
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item
 from ckptctl.operations.located import Located
 from ckptctl.operations.provenance.collect import Plan
-from ckptctl.provenance.counters import moment_of, parameter_of
+from ckptctl.provenance.counters import moment_of, parameter_of, tails_of
 from ckptctl.provenance.evidence import Likeness, Probe
 from ckptctl.storage import Reader
 
 _MOST_ITEMS = 32
 _ELSEWHERE = 3
 _MOST_METADATA = 64 << 20
+
+
+Twins: TypeAlias = dict[tuple[str, tuple[int, ...] | None], Item]
+"""Items of another checkpoint by key and origin."""
 
 
 def compare_items(
@@ -29,16 +34,8 @@ def compare_items(
     other's metadata cannot be used.
     """
     chosen = _choose(context, plan, set(paths))
-    files, layout = beside.files(), beside.place.layout
-    sources = layout.metadata(files)
-    if not sources:
-        raise MalformedData("it has no metadata")
-    if files[sources[0]].size > _MOST_METADATA:
-        raise MalformedData("its metadata is too large to compare with")
-    other = layout.read(beside.store, beside.base, files)
-    if not other.readable:
-        raise MalformedData("its metadata cannot be read")
-    twins = _twins(other, {item.fqn for item in chosen})
+    other = readable_beside(beside)
+    twins = twins_of(other, {item.fqn for item in chosen})
     boxes = BoxIndex(other)
     found: list[Probe] = []
     with ExitStack() as stack:
@@ -85,6 +82,8 @@ def _choose(context: Context, plan: Plan, paths: set[str]) -> list[Item]:
         chosen += _spread(members, context, plan)
     fqns = {items.fqns[index] for index in chosen}
     parameters = {parts[0] for fqn in fqns if (parts := moment_of(fqn)) is not None}
+    weights = {fqn for fqn in fqns if plan.kind(fqn) is Likeness.WEIGHT}
+    tails = {tail for fqn in weights for tail in tails_of(fqn)}
     elsewhere: dict[str, int] = {}
     for index, fqn in enumerate(items.fqns):
         if items.paths[index] not in context.present:
@@ -95,7 +94,14 @@ def _choose(context: Context, plan: Plan, paths: set[str]) -> list[Item]:
             and fqn.endswith("step")
             and parameter_of(fqn) in parameters
         )
-        if (steps and fqn not in fqns) or (not inside and fqn in fqns):
+        # the weights that belong to moments, and the moments of weights, lie in another part
+        moment = None if inside or fqn in fqns else moment_of(fqn)
+        partner = not inside and (
+            moment[0] in tails
+            if moment is not None
+            else plan.kind(fqn) is Likeness.WEIGHT and not parameters.isdisjoint(tails_of(fqn))
+        )
+        if (steps and fqn not in fqns) or (not inside and fqn in fqns) or partner:
             elsewhere[fqn] = elsewhere.get(fqn, 0) + 1
             if elsewhere[fqn] <= _ELSEWHERE:
                 chosen.append(index)
@@ -119,7 +125,22 @@ def _spread(members: list[int], context: Context, plan: Plan) -> list[int]:
     return found
 
 
-def _twins(other: Checkpoint, fqns: set[str]) -> dict[tuple[str, tuple[int, ...] | None], Item]:
+def readable_beside(beside: Located) -> Checkpoint:
+    """Read the metadata of another checkpoint; raises ``MalformedData`` where it cannot be used."""
+    files, layout = beside.files(), beside.place.layout
+    sources = layout.metadata(files)
+    if not sources:
+        raise MalformedData("it has no metadata")
+    if files[sources[0]].size > _MOST_METADATA:
+        raise MalformedData("its metadata is too large to compare with")
+    other = layout.read(beside.store, beside.base, files)
+    if not other.readable:
+        raise MalformedData("its metadata cannot be read")
+    return other
+
+
+def twins_of(other: Checkpoint, fqns: set[str]) -> Twins:
+    """Return the items of some keys by key and origin."""
     items = other.items
     return {
         (fqn, items.origins[index]): items[index]

@@ -53,7 +53,14 @@ def gather(
         makers=dict(collected.makers),
         receipts=tuple(_receipts(located, context, gaps)),
         neighbours=tuple(
-            neighbours_of(located, context, plan, collected.summaries, workers=options.workers)
+            neighbours_of(
+                located,
+                context,
+                plan,
+                collected.summaries,
+                workers=options.workers,
+                numbers=not options.quick and options.asks("exchanged-shards"),
+            )
             if plan is not None
             else ()
         ),

@@ -111,10 +111,12 @@ def neighbours_of(
     summaries: Mapping[tuple[str, int], CrcSummary],
     *,
     workers: int = 1,
+    numbers: bool = False,
 ) -> list[Neighbour]:
     """Compare a checkpoint with up to four others of its root.
 
-    ``summaries`` are those that were picked up of its own items. What cannot be read of another
+    ``summaries`` are those that were picked up of its own items; with ``numbers`` those of a few
+    items are read here and there. What cannot be read of another
     checkpoint is said in its ``problem``; nothing is raised for it.
     """
     most = max(1, min(MOST_NEIGHBOURS, _MOST_OPENED // max(1, len(context.present))))
@@ -123,6 +125,8 @@ def neighbours_of(
         known = list(itertools.islice(siblings(located.store, located.place), _MOST_LOOKED_AT))
         for sibling in known[:most]:
             one = _compare(located, context, plan, summaries, sibling, workers)
+            if numbers and not one.problem:
+                one = _with_exchanges(one, located, context, plan, sibling)
             if one.alike and one.unlike:
                 one = replace(one, kin=_kin(sibling, known, plan, one.alike | one.unlike))
             found.append(one)
@@ -130,6 +134,19 @@ def neighbours_of(
         above = located.place.path.rpartition("/")[0] or "."
         found.append(Neighbour(above, problem=str(error)))
     return found
+
+
+def _with_exchanges(
+    one: Neighbour, located: Located, context: Context, plan: Plan, sibling: Sibling
+) -> Neighbour:
+    from ckptctl.operations.provenance.exchanges import exchanges_with  # with numpy
+
+    try:
+        found = exchanges_with(located, context, plan, sibling.located)
+    except CkptctlError as error:
+        return replace(one, problem=str(error))
+    matched = frozenset(found.matched)
+    return replace(one, matched=matched, exchanged=tuple(found.exchanged))
 
 
 def _kin(

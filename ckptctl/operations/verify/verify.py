@@ -25,6 +25,10 @@ from ckptctl.storage import Store
 __all__ = ["Options", "Verdict", "Verification", "examine", "verification_of", "verify"]
 
 
+_DOUBTFUL = frozenset({"suspected-shard", "exchanged-shards"})
+"""Checks of identity whose warnings are about a file, and not about a name or the whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verification(Answer):
     """What one checkpoint was found to be; ``why`` says in words what the verdict rests on."""
@@ -63,7 +67,7 @@ class Verification(Answer):
         A wrong name, old metadata or a copy of another checkpoint make it suspect too, but what it
         holds is of one step.
         """
-        return next((f for f in self.report.findings if f.check == "suspected-shard"), None)
+        return next((f for f in self.report.findings if f.check in _DOUBTFUL), None)
 
 
 def verify(

@@ -1,0 +1,259 @@
+"""Do the shards of two ranks lie under each other's names? Nothing in them says whose they are.
+
+Files with the same items at the same places can be exchanged without any trace but their numbers:
+what training moved a little still looks like itself in the checkpoint before, and like nothing else.
+Of the numbers of a few items the first thousands are read, here and there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptctl.checks import Context
+from ckptctl.errors import MalformedData, NotFound
+from ckptctl.formats.items.casting import CASTABLE, widened
+from ckptctl.formats.torch import zip as torchzip
+from ckptctl.model.checkpoint import Item, TensorEntry
+from ckptctl.operations.located import Located
+from ckptctl.operations.provenance.collect import Plan
+from ckptctl.operations.provenance.compare_items import Twins, readable_beside, twins_of
+from ckptctl.provenance.counters import moment_of
+from ckptctl.provenance.evidence import Exchanged, Likeness
+from ckptctl.storage import Reader
+
+_MOST_FILES, _MOST_ITEMS, _MOST_BYTES = 64, 4, 16 << 10
+_FEWEST = 64
+_LIKE, _UNLIKE, _APART, _TELLS = 0.8, 0.5, 0.4, 0.15
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Exchanges:
+    """What was compared with one other checkpoint: files that look like themselves, and others."""
+
+    matched: set[str] = field(default_factory=set)
+    exchanged: list[Exchanged] = field(default_factory=list)
+
+
+def exchanges_with(own: Located, context: Context, plan: Plan, beside: Located) -> Exchanges:
+    """Compare files that could be exchanged with those of another checkpoint.
+
+    Raises ``StorageError`` where either cannot be read.
+    """
+    found = Exchanges()
+    groups = [
+        {path: chosen for path in group if (chosen := _telling(path, context, plan))}
+        for group in _groups(context)
+    ]
+    groups = [items for items in groups if len(items) > 1]
+    other = readable_beside(beside) if groups else None
+    if other is None:
+        return found
+    wanted = {item.fqn for items in groups for chosen in items.values() for item in chosen}
+    twins = twins_of(other, wanted)
+    pairs: list[_Pair] = []
+    for items in groups:
+        mine = {path: _numbers(own, chosen, context) for path, chosen in items.items()}
+        theirs = {
+            path: _numbers(beside, [t for i in chosen if (t := _twin(i, twins))], context)
+            for path, chosen in items.items()
+        }
+        best = _compare(mine, theirs, found)
+        pairs += [_Pair(path, one, items[path], mine, theirs) for path, one in best.items()]
+    suspects = {pair.path for pair in pairs}
+    for pair in pairs:
+        here = _here(own, context, pair, suspects)
+        found.exchanged.append(Exchanged(pair.path, pair.other, here))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A file that looks like another, with the numbers of all that could have been exchanged."""
+
+    path: str
+    other: str
+    items: list[Item]
+    mine: Mapping[str, Mapping[str, Numbers]]
+    theirs: Mapping[str, Mapping[str, Numbers]]
+
+
+def _twin(item: Item, twins: Twins) -> Item | None:
+    """Return the same piece of the same tensor there, wherever it lies, if it is as long."""
+    twin = twins.get((item.fqn, item.offsets))
+    return twin if twin is not None and not twin.transforms else None
+
+
+def _groups(context: Context) -> Iterable[list[str]]:
+    """Yield files that hold pieces of the same keys at the same places."""
+    items = context.checkpoint.items
+    alike: dict[tuple[str, int, int], list[str]] = {}
+    for path, size in context.present.items():
+        folder, count = path.rpartition("/")[0], len(context.layouts[path].indices)
+        alike.setdefault((folder, size, count), []).append(path)
+    for paths in alike.values():
+        exact: dict[tuple[tuple[str, int, int], ...], list[str]] = {}
+        for path in paths if len(paths) > 1 else ():
+            key = tuple(
+                (items.fqns[i], items.offsets[i], items.lengths[i])
+                for i in context.layouts[path].indices
+            )
+            exact.setdefault(key, []).append(path)
+        yield from (sorted(group)[:_MOST_FILES] for group in exact.values() if len(group) > 1)
+
+
+def _telling(path: str, context: Context, plan: Plan) -> list[Item]:
+    """Choose the largest weights of a file, else the second moments; both move little by little."""
+    items, entries = context.checkpoint.items, context.checkpoint.entries
+    held: dict[bool, list[Item]] = {}
+    for index in context.layouts[path].indices:
+        item, kind = items[index], plan.kind(items.fqns[index])
+        entry = entries.get(item.fqn)
+        plain = isinstance(entry, TensorEntry) and entry.dtype in CASTABLE
+        moment = kind is Likeness.MOMENT and "exp_avg_sq" in item.fqn
+        if plain and not item.transforms and (kind is Likeness.WEIGHT or moment):
+            held.setdefault(moment, []).append(item)
+    chosen = held.get(False) or held.get(True) or []
+    return sorted(chosen, key=lambda item: (-item.length, item.fqn))[:_MOST_ITEMS]
+
+
+def _numbers(where: Located, items: list[Item], context: Context) -> dict[str, Numbers]:
+    """Read the first numbers of items, by their keys; those that cannot be read are left out."""
+    found: dict[str, Numbers] = {}
+    for item in items:
+        try:
+            with where.open(item.path) as reader:
+                if item.end <= reader.size:
+                    found[item.fqn] = _read(reader, item, context)
+        except (MalformedData, NotFound):
+            continue
+    return found
+
+
+def _read(reader: Reader, item: Item, context: Context) -> Numbers:
+    entry = context.checkpoint.entries.get(item.fqn)
+    if not isinstance(entry, TensorEntry) or entry.dtype not in CASTABLE:
+        raise MalformedData("it holds no numbers that can be compared")
+    if item.stored is not None:
+        low, size = item.offset, item.length
+    else:
+
+        def read(start: int, stop: int) -> bytes:
+            return reader.read(item.offset + start, item.offset + stop)
+
+        heads = torchzip.read_directory(read, item.length).heads
+        data = [head for head in heads if head.name.startswith("data/")]
+        if len(data) != 1:
+            raise MalformedData("it has more than one storage")
+        header = read(data[0].header, data[0].header + torchzip.LOCAL_SIZE + len(data[0].raw_name))
+        low = item.offset + torchzip.data_start(header, data[0])
+        size = data[0].size
+    width = CASTABLE[entry.dtype]
+    stop = low + min(size, _MOST_BYTES) // width * width
+    return widened(reader.read(low, stop), entry.dtype)
+
+
+def _compare(
+    mine: Mapping[str, Mapping[str, Numbers]],
+    theirs: Mapping[str, Mapping[str, Numbers]],
+    found: Exchanges,
+) -> dict[str, str]:
+    """Note the files that look like themselves; return those that look like another, and which."""
+    odd: list[str] = []
+    for path in mine:
+        like = _likeness(mine[path], theirs[path])
+        if like is not None and like >= _LIKE:
+            found.matched.add(path)
+        elif like is not None and like < _UNLIKE:
+            odd.append(path)
+    best = {path: _best(path, odd, mine, theirs) for path in odd}
+    return {path: other for path, other in best.items() if other and path in best.values()}
+
+
+def _best(
+    path: str,
+    odd: list[str],
+    mine: Mapping[str, Mapping[str, Numbers]],
+    theirs: Mapping[str, Mapping[str, Numbers]],
+) -> str:
+    """Return the file there that one here looks like, if it looks like one and not like itself."""
+    own = _likeness(mine[path], theirs[path]) or 0.0
+    like = {other: _likeness(mine[path], theirs[other]) or 0.0 for other in odd if other != path}
+    other = max(like, key=lambda one: like[one], default="")
+    return other if other and like[other] >= max(_LIKE, own + _APART) else ""
+
+
+def _likeness(one: Mapping[str, Numbers], other: Mapping[str, Numbers]) -> float | None:
+    """Return the correlation over all items, each in its own scale; None where too little varies."""
+    pairs = [
+        (_scaled(one[fqn]), _scaled(other[fqn]))
+        for fqn in one
+        if fqn in other and one[fqn].shape == other[fqn].shape
+    ]
+    first = np.concatenate([a for a, b in pairs if a.size and b.size] or [np.zeros(0)])
+    second = np.concatenate([b for a, b in pairs if a.size and b.size] or [np.zeros(0)])
+    if first.size < _FEWEST:
+        return None
+    return float(np.mean(first * second))
+
+
+def _scaled(numbers: Numbers) -> Numbers:
+    """Return numbers around 0 with a spread of 1; none where they do not vary or are not finite."""
+    if not numbers.size or not np.isfinite(numbers).all():
+        return np.zeros(0)
+    centred = numbers - numbers.mean()
+    spread = float(np.sqrt(np.mean(centred * centred)))
+    return centred / spread if np.isfinite(spread) and spread > 0 else np.zeros(0)
+
+
+def _here(own: Located, context: Context, pair: _Pair, suspects: set[str]) -> bool | None:
+    """Tell by the optimizer's moments of this place in which checkpoint files were exchanged.
+
+    They point where the weights of the same rows went. None where nothing tells, as where they lie
+    in the same files and went with them.
+    """
+    moments = _moments(own, context, pair.items, suspects)
+    mine, theirs, path, other = pair.mine, pair.theirs, pair.path, pair.other
+    if_here = _ways(moments, mine[other], theirs[path])
+    if_there = _ways(moments, mine[path], theirs[other])
+    here, there = _likeness(if_here, moments), _likeness(if_there, moments)
+    if here is None or there is None or abs(abs(here) - abs(there)) < _TELLS:
+        return None
+    return abs(here) > abs(there)
+
+
+def _ways(
+    moments: Mapping[str, Numbers], after: Mapping[str, Numbers], before: Mapping[str, Numbers]
+) -> dict[str, Numbers]:
+    """Return how far weights went from one checkpoint to the other, where there are moments of them."""
+    return {
+        fqn: after[fqn] - before[fqn]
+        for fqn in moments
+        if fqn in after and fqn in before and after[fqn].shape == before[fqn].shape
+    }
+
+
+def _moments(
+    own: Located, context: Context, weights: list[Item], suspects: set[str]
+) -> dict[str, Numbers]:
+    """Return the first moments of the same pieces of tensors, by the keys of the weights."""
+    columns, present = context.checkpoint.items, context.present
+    wanted = {(item.fqn, item.offsets): item for item in weights}
+    found: dict[str, Numbers] = {}
+    for index, fqn in enumerate(columns.fqns):
+        split = moment_of(fqn) if fqn.endswith("exp_avg") else None
+        path = columns.paths[index]
+        if split is None or path not in present or path in suspects:
+            continue
+        for (name, origin), item in wanted.items():
+            same = name == split[0] or name.endswith(f".{split[0]}")
+            if same and origin == columns.origins[index]:
+                numbers = _numbers(own, [columns[index]], context)
+                if fqn in numbers:
+                    found[item.fqn] = numbers[fqn]
+    return found
