@@ -620,6 +620,7 @@ def test_neighbours_are_left_alone_where_nobody_asks(runs: Path, tmp_path: Path)
         "foreign-shard",
         "suspected-shard",
         "duplicate-save",
+        "exchanged-shards",
         "shared-shard",
         "stale-metadata",
     }
@@ -673,6 +674,7 @@ def test_every_check_of_identity_was_seen_at_work() -> None:
     elsewhere = {
         "stale-metadata",
         "duplicate-save",
+        "exchanged-shards",
         "mixed-torch",
         "odd-counter",
         "odd-time",
