@@ -31,6 +31,8 @@ def stale(context: Context, _: None) -> Iterator[Hit]:
                 _source(context),
             )
         return
+    if _proven(context):
+        return
     for one in found.evidence.neighbours:
         other = one.step != declared and (one.step is not None or declared is None)
         if one.saved_as_one and one.unlike and other and saved != declared:
@@ -39,6 +41,15 @@ def stale(context: Context, _: None) -> Iterator[Hit]:
                 f"({context.checkpoint.identity.save_id}), and other files",
                 _source(context),
             )
+
+
+def _proven(context: Context) -> bool:
+    """Tell whether a companion has the digest of the metadata: then it is of the save that is here."""
+    altered = {fault.where.file for fault in context.content_faults}
+    sources = context.checkpoint.sources
+    return bool(sources) and all(
+        name in context.beside.digests and name not in altered for name in sources
+    )
 
 
 def misnamed(context: Context, _: None) -> Iterator[Hit]:

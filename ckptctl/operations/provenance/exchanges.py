@@ -8,12 +8,13 @@ Of the numbers of a few items the first thousands are read, here and there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ckptctl.checks import Context
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, NotFound
 from ckptctl.formats.items.casting import CASTABLE, widened
 from ckptctl.formats.torch import zip as torchzip
