@@ -26,6 +26,7 @@ from cases.frame import (
     saved,
     writes,
 )
+from ckptctl.errors import Terminated
 from ckptctl.model.manifest import MANIFEST, Manifest, decode
 
 PLACE = "step-12"
@@ -104,6 +105,15 @@ def rewrites(change: Callable[[Manifest], Mapping[str, Any]]) -> Build:
 def leaves_out(name: str) -> Build:
     """Make a manifest that does not promise a file."""
     return rewrites(lambda one: {"files": tuple(f for f in one.files if f.path != name)})
+
+
+def stops(how: type[BaseException]) -> Build:
+    """Have somebody stop the command."""
+
+    def build(root: Path) -> None:
+        raise how
+
+    return build
 
 
 LOST = rewrites(lambda _: {"provenance": {"resharded_from": {"lost": ["model.w"]}}})
@@ -422,6 +432,8 @@ CASES: list[Case] = [
     during("a shard that went", loses(SHARD), 5, says=(SHARD,)),
     during("a log that began", inside("train.log")),
     during("another name for a shard", lambda root: os.link(root / PLACE / SHARD, root / "other")),
+    during("Ctrl-C", stops(KeyboardInterrupt), 130, says=("was not sealed; the same command",)),
+    during("SIGTERM", stops(Terminated), 143, says=("was not sealed; the same command",)),
     during("another mode of a shard", lambda root: (root / PLACE / SHARD).chmod(0o600)),
     Case(
         "a log that was there grows meanwhile",

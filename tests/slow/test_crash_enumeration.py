@@ -26,6 +26,7 @@ from ckptctl.model.manifest import MANIFEST, FileRecord, Receipt
 from ckptctl.operations.catalog.resolve import NoneUsable, ResolveOptions, resolve
 from ckptctl.operations.find import find
 from ckptctl.operations.place import Place
+from ckptctl.operations.publish.amend import amend_checkpoint
 from ckptctl.operations.publish.commit import CommitOptions, commit_checkpoint
 from ckptctl.operations.publish.promote import promote
 from ckptctl.operations.publish.quarantine import set_mark
@@ -134,6 +135,12 @@ class Job:
         assert done.name == final
         self.recorder.expect(frozenset([final]), f"{final} is committed")
 
+    def amend(self, name: str, run_id: str) -> None:
+        self.recorder.expect(self.allowed, f"amendment of {name}: {run_id}")
+        options = CommitOptions(run_id=run_id, workers=1)
+        assert amend_checkpoint(self.store, self.place(name), options=options).changed
+        self.recorder.expect(self.allowed, f"{name} is amended: {run_id}")
+
     def promote(self, name: str) -> None:
         self.recorder.expect(self.allowed, f"promotion of {name}")
         assert promote(self.store, self.place(name), workers=1, wanted=WEIGHTS).moved
@@ -212,6 +219,7 @@ def marks_and_rollback(job: Job) -> None:
     job.mark("step-2", quarantined=False, then="step-1")
     job.careful("step-3", files_of(SMALL_TWO, loader=b"small"))
     job.commit("step-3")
+    job.amend("step-3", "run-1")
     job.mark("step-3", quarantined=True, then="step-1")
     job.mark("step-3", quarantined=False, then="step-3")
 
@@ -297,6 +305,35 @@ def test_what_is_moved_is_here_or_in_the_trash_and_whole(tmp_path: Path) -> None
     places = {_whole_at(tree, wanted) for tree, _ in census.trees}
     assert len(census.trees) > 10
     assert places == {("step-1",), ("ckptctl.trash/00000001/step-1",)}
+
+
+@pytest.mark.quick
+def test_an_acknowledged_amendment_is_never_taken_back(tmp_path: Path) -> None:
+    job = Job(tmp_path / "disk")
+    job.careful("step-1", files_of(SMALL_ONE))
+    job.commit("step-1")
+    job.promote("step-1")
+    job.amend("step-1", "run-1")
+    begun = len(job.recorder.moments)
+    job.amend("step-1", "run-2")
+    during = job.survey(job.recorder.moments[begun - 1 :])
+    after = job.survey(job.recorder.moments[-1:])
+    report("amendments", during)
+    assert not during.violations, during.violations[0]
+    assert _runs(during, tmp_path / "real") == {"run-1", "run-2"}
+    assert _runs(after, tmp_path / "real") == {"run-2"}
+
+
+def _runs(census: Census, target: Path) -> set[str | None]:
+    """Return what each disk says of the run of its one checkpoint."""
+    found = set()
+    for tree, _ in census.trees:
+        materialise(tree, census.disk, target)
+        manifest = protocol.read_manifest(PosixStore(target), "step-1")
+        assert manifest is not None
+        found.add(manifest.run_id)
+        shutil.rmtree(target)
+    return found
 
 
 def _whole_at(tree: Tree, wanted: set[str]) -> tuple[str, ...]:

@@ -161,6 +161,19 @@ def test_of_commits_of_one_checkpoint_one_seals_it_and_the_others_are_told(arena
     assert done("verify", url, "--require", "manifest", env=arena.env)
 
 
+def test_of_amendments_at_one_moment_each_is_a_revision_or_is_told(arena: Arena) -> None:
+    url = arena.targets()[0]
+    ends = arena.race(*(["commit", url, "--amend", "--run-id", f"r{n}"] for n in range(RACERS)))
+    winning = winners(ends)
+    store, name = open_store(arena.url), f"step-{FIRST}"
+    made = [one for one in protocol.amendments(store, name) if not isinstance(one, str)]
+    assert sorted(one.run_id for one in made) == sorted(f"r{n}" for n in winning)
+    assert [one.revision for one in made] == list(range(1, len(made) + 1))
+    manifest = protocol.read_manifest(store, name)
+    assert manifest is not None
+    assert manifest.run_id == made[-1].run_id
+
+
 @pytest.mark.quick
 def test_of_publications_under_one_name_one_wins(tmp_path: Path) -> None:
     root = tmp_path / "run"

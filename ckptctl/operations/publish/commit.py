@@ -35,6 +35,7 @@ from ckptctl.operations.publish.options import CommitOptions, Committed, result_
 from ckptctl.operations.publish.promises import promises_of
 from ckptctl.operations.publish.receipts import compare_receipts, receipts_of
 from ckptctl.operations.publish.stability import refuse_changes, settle
+from ckptctl.operations.publish.stopping import told_when_stopped
 from ckptctl.operations.verify.beside import Companions
 from ckptctl.operations.verify.options import Options as VerifyOptions
 from ckptctl.operations.verify.stages import Content, Identity, Structure, run_stages
@@ -58,10 +59,21 @@ def commit_checkpoint(
     One that is committed already, with the same bytes and as the same thing, is left as it is.
     Raises ``Refused`` or ``Conflict`` if it is committed as something else, ``Findings`` if it is
     not whole, ``Refused`` if the store cannot commit or files changed meanwhile,
-    ``OutcomeUnknown`` if the last answer was lost.
+    ``OutcomeUnknown`` if the last answer was lost, ``Interrupted`` where somebody stopped it.
     """
     options = options or CommitOptions()
     final = _final_path(place, options)
+    with told_when_stopped(store, place, final):
+        return _committed(store, place, final, options, progress)
+
+
+def _committed(
+    store: WritableStore,
+    place: Place,
+    final: str,
+    options: CommitOptions,
+    progress: Progress | None,
+) -> Committed:
     if place.committed:
         manifest, checked = still_the_same(store, place, options, progress)
         return replace(
