@@ -100,7 +100,9 @@ class Known:
     def resolved(self, path: str) -> str:
         """Return where a path below the root really leads."""
         url = self._store.url
-        return path if "://" in url else os.path.realpath(posixpath.join(url, path))
+        if "://" in url or "\0" in path:  # which no file's name has
+            return path
+        return os.path.realpath(posixpath.join(url, path))
 
     def led_to(self, path: str) -> str | None:
         """Return the checkpoint that a path leads to, or into, by whatever links."""

@@ -62,7 +62,7 @@ def _said(folder: Folder) -> Mapping[str, object]:
 def _json(data: bytes) -> Mapping[str, object]:
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -39,7 +39,7 @@ def _missing_items(folder: Folder) -> Iterator[str]:
     """Yield the items that the metadata names and that have no directory."""
     try:
         said = json.loads(folder.peek(_METADATA) or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return
     handlers = said.get("item_handlers") if isinstance(said, dict) else None
     if isinstance(handlers, dict):
