@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from ckptctl.dataclass import dataclass
@@ -177,12 +178,18 @@ def text_of(named: Named) -> str:
 
 
 def _can_be_made(url: str) -> bool:
-    """Tell whether a root that is not there may be of a run that has not begun: its bucket is there.
+    """Tell whether a root that is not there may be of a run that has not begun.
 
-    A bucket that may not be listed is taken for one that is there.
+    Its bucket must be there, or the nearest thing above it must be a directory, and no file and no
+    link that leads nowhere. A bucket that may not be listed is taken for one that is there.
     """
     scheme, sign, rest = url.partition("://")
-    if not sign or scheme in ("file", "local", "memory"):
+    if not sign or scheme in ("file", "local"):
+        place = Path(rest if sign else url).absolute()
+        while not os.path.lexists(place):
+            place = place.parent
+        return place.is_dir()
+    if scheme == "memory":
         return True
     try:
         open_store(f"{scheme}://{rest.partition('/')[0]}").entries()

@@ -53,9 +53,7 @@ _HARMLESS = re.compile(
     re.IGNORECASE,
 )
 """Names of what no trainer takes for its state, though it need not be text."""
-_SYSTEM = frozenset(
-    {".git", ".hydra", ".snapshot", ".cache", "__pycache__", "lost+found", "wandb", "node_modules"}
-)
+_SYSTEM = frozenset({".git", ".snapshot", "__pycache__", "lost+found", "node_modules"})
 _TEXT = bytes({7, 8, 9, 10, 11, 12, 13, 27} | set(range(0x20, 0x100)))
 
 
@@ -130,7 +128,8 @@ class _Look:
         if entry.target is not None:
             real = self._resolved(entry.path)
             if any(known == real or known.startswith(f"{real}/") for known in self._real):
-                return  # a loop, or a link to what holds this root
+                yield f"{entry.path} is a link that leads back to {real}"
+                return
             self._real.add(real)
         try:
             inside = self._store.entries(entry.path)
