@@ -118,6 +118,8 @@ def read_series(
     the folder cannot be listed; a record that cannot be read is a problem.
     """
     names = listed(store, folder)
+    if names.last > max(names.records, default=0):
+        names = listed(store, folder)  # a record that is made while a directory is listed
     if names.problem:
         return Series(problems=(names.problem,))
     problems: list[str] = []

@@ -14,7 +14,7 @@ from ckptctl.operations.catalog.resolution import ResolveOptions
 from ckptctl.operations.place import Place
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.verify.options import Options
-from ckptctl.operations.verify.verify import Verdict, verify
+from ckptctl.operations.verify.verify import verify
 from ckptctl.storage import Store
 
 _ELSEWHERE = frozenset({"pointer-mismatch"})
@@ -141,8 +141,7 @@ class Judge:
         asked = Options(quick=options.quick, workers=options.workers, ignore=_ELSEWHERE)
         outcome = verify(self._store, place, options=asked, progress=self._progress)
         flaw = fitness.objection(outcome, asked)
-        if flaw is None and outcome.verdict is Verdict.SUSPECT:
-            flaw = fitness.Objection(fitness.Flaw.SUSPECT, outcome.why)
+        flaw = flaw or fitness.suspicion(outcome)
         if flaw is None:
             if older:
                 self._note_less(place, self._holds(place), self._holds(older[0]))

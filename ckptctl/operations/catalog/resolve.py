@@ -130,7 +130,10 @@ class _Choice:
         if decision.older is not None:
             why = f"revision {decision.older.revision} names it, which `pointer_fallback` takes"
             choices.append(Choice(decision.older.target, decision.older.step, why))
-        other = decision.newer or (newest or "")
+        elif newest is not None:
+            why = "the newest committed one, which `pointer_fallback` takes"
+            choices.append(Choice(newest, steps.get(newest), why))
+        other = decision.newer or newest or ""
         if other and other not in {choice.name for choice in choices}:
             why = "the newest revision may have named it" if decision.newer else "newest committed"
             choices.append(Choice(other, steps.get(other), why))
