@@ -141,7 +141,6 @@ class Judge:
         asked = Options(quick=options.quick, workers=options.workers, ignore=_ELSEWHERE)
         outcome = verify(self._store, place, options=asked, progress=self._progress)
         flaw = fitness.objection(outcome, asked)
-        flaw = flaw or fitness.suspicion(outcome)
         if flaw is None:
             if older:
                 self._note_less(place, self._holds(place), self._holds(older[0]))
