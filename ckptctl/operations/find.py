@@ -21,7 +21,10 @@ from ckptctl.operations.place import (
     name_of_root,
     split,
 )
+from ckptctl.sharding.record import RESHARD, temporary
 from ckptctl.storage import Entry, Store
+
+UNFINISHED = "a reshard or a conversion that was not finished"
 
 DEPTH = 4
 """Levels of directories below a root in which checkpoints are looked for."""
@@ -97,7 +100,11 @@ class _Walk:
 
     def _below(self, folder: Folder, depth: int, taken: set[str]) -> Iterator[Place]:
         for entry in folder.entries:
-            if entry.kind != "directory" or depth == 0 or entry.name in taken or _ours(entry.name):
+            if entry.kind != "directory" or depth == 0 or entry.name in taken:
+                continue
+            if temporary(entry.name):
+                yield from self._unfinished(entry)
+            if _ours(entry.name):
                 continue
             own = folder.named[entry.name]
             if folder.name.recognised and own.step is None:
@@ -120,6 +127,16 @@ class _Walk:
                 continue
             below = Folder(self._store, entry.path, own, inside, folder.names)
             yield from self._walk(below, depth - 1)
+
+    def _unfinished(self, entry: Entry) -> Iterator[Place]:
+        """Yield what a reshard or a conversion left that was stopped: no checkpoint, but not nothing."""
+        try:
+            inside = tuple(self._store.entries(entry.path))
+        except StorageError:
+            return
+        if any(one.name == RESHARD for one in inside):
+            name = CheckpointName(entry.name, staging=True)
+            yield Place(entry.path, name, inside, UNKNOWN, staging=UNFINISHED)
 
     def _is_root(self, folder: Folder, claim: Claim) -> bool:
         """Tell whether a claimed directory holds checkpoints, so that it is none itself."""

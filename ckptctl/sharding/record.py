@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import ClassVar
 
 from ckptctl.dataclass import dataclass
@@ -11,6 +12,8 @@ RESHARD = "ckptctl.reshard.json"
 """Of an attempt that is not finished, of either command."""
 
 CONVERTED = "ckptctl.converted.json"
+
+_TEMPORARY = (".ckptctl-", ".tmp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,3 +41,15 @@ class ConvertedRecord(Record):
     time: str = ""
     actor: str = ""
     tool: str = ""
+
+
+def staging_name(name: str, purpose: str = "") -> str:
+    """Return the temporary name for what is to have a name: letters only, so that it has no step."""
+    digest = hashlib.sha256(f"{purpose}\0{name}".encode("utf-8", "surrogatepass")).digest()
+    letters = "".join(chr(ord("a") + byte % 26) for byte in digest[:16])
+    return f"{_TEMPORARY[0]}{letters}{_TEMPORARY[1]}"
+
+
+def temporary(name: str) -> bool:
+    """Tell whether a name is one of those that ckptctl gives to what is not finished."""
+    return name.startswith(_TEMPORARY[0]) and name.endswith(_TEMPORARY[1])

@@ -22,13 +22,12 @@ from ckptctl.model.manifest import MANIFEST
 from ckptctl.operations.content.digest import digest_content
 from ckptctl.operations.content.open import open_tensors
 from ckptctl.operations.reshard import target as reshard_target
-from ckptctl.operations.reshard.destination import staging_name
 from ckptctl.operations.reshard.plan import Request
 from ckptctl.operations.reshard.reshard import Resharding, ReshardOptions, reshard
 from ckptctl.protocol import read_manifest
 from ckptctl.sharding.mesh import Mesh
 from ckptctl.sharding.rank_policy import Policy
-from ckptctl.sharding.record import RESHARD
+from ckptctl.sharding.record import RESHARD, staging_name
 from ckptctl.storage.posix import PosixStore
 from conftest import FIXTURES
 from support.cli import run, run_process

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckptctl.dataclass import dataclass
-from ckptctl.errors import NotFound, NothingThere, RootMissing
+from ckptctl.errors import Findings, NotFound, NothingThere, RootMissing
 from ckptctl.formats.base import Reads
 from ckptctl.model.checkpoint import Checkpoint, Fault
 from ckptctl.operations.content.tensors import TensorSource
@@ -60,13 +60,14 @@ def open_tensors(url: str, framework: str = "") -> Opened:
 def open_place(store: Store, place: Place, url: str = "") -> Opened:
     """Open a checkpoint that was found.
 
-    Raises ``NothingThere`` where its metadata cannot be read, ``Refused`` where its contents are
-    not read.
+    Raises ``Findings`` where its metadata cannot be read, ``Refused`` where its contents are not
+    read.
     """
     url = url or address(store, place.path)
     checkpoint = read_checkpoint(store, place)
     if not checkpoint.readable and place.readable:
-        raise NothingThere(
-            f"{url}: no readable metadata; `ckptctl verify {url}` says what is there"
+        why = checkpoint.faults[0].message if checkpoint.faults else "it is not there"
+        raise Findings(
+            f"{url}: its metadata cannot be read: {why}; `ckptctl verify {url}` says more"
         )
     return Opened(store, place.base, checkpoint, url, place)

@@ -7,7 +7,6 @@ record of an unfinished one beside it, and what makes it whole is written last.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,22 +26,8 @@ from ckptctl.model.manifest import MANIFEST
 from ckptctl.model.paths import join
 from ckptctl.operations.place import RECORDS, split
 from ckptctl.operations.reshard import replaced
-from ckptctl.sharding.record import CONVERTED, RESHARD
+from ckptctl.sharding.record import CONVERTED, RESHARD, staging_name, temporary
 from ckptctl.storage import Entry, Store, WritableStore, open_writable
-
-_TEMPORARY = (".ckptctl-", ".tmp")
-
-
-def staging_name(name: str, purpose: str = "") -> str:
-    """Return the temporary name for what is to have a name: letters only, so that it has no step."""
-    digest = hashlib.sha256(f"{purpose}\0{name}".encode("utf-8", "surrogatepass")).digest()
-    letters = "".join(chr(ord("a") + byte % 26) for byte in digest[:16])
-    return f"{_TEMPORARY[0]}{letters}{_TEMPORARY[1]}"
-
-
-def temporary(name: str) -> bool:
-    """Tell whether a name is one of those that ckptctl gives to what is not finished."""
-    return name.startswith(_TEMPORARY[0]) and name.endswith(_TEMPORARY[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +186,7 @@ def kept_on_interrupt(found: Destination, *, damaged: bool = False) -> Iterator[
         yield
     except KeyboardInterrupt as stop:
         raise Interrupted(
-            f"{stop or 'interrupted'}: nothing was made of {found.url}; what is written so far is "
+            f"{str(stop) or 'interrupted'}: nothing was made of {found.url}; what is written so far is "
             f"in {found.beside(found.notes)}: `resume` goes on, `overwrite` begins again",
             stop,
             left=True,

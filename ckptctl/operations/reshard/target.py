@@ -17,10 +17,10 @@ from ckptctl.model.manifest import MANIFEST, FileRecord, decode
 from ckptctl.model.paths import join
 from ckptctl.operations.progress import Progress, Shared
 from ckptctl.operations.publish.actor import actor, now
-from ckptctl.operations.reshard.destination import Destination, discard, temporary
+from ckptctl.operations.reshard.destination import Destination, discard
 from ckptctl.operations.reshard.write import FileUnit, HashedUpload, copy_beside, nobody, write_file
 from ckptctl.sharding.plan import Plan
-from ckptctl.sharding.record import CONVERTED, RESHARD, ReshardRecord
+from ckptctl.sharding.record import CONVERTED, RESHARD, ReshardRecord, temporary
 from ckptctl.storage import Store, WritableStore
 
 
