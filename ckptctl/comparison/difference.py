@@ -192,7 +192,10 @@ class SideSeen:
 
 @dataclass(frozen=True, slots=True)
 class Diff(Answer):
-    """Everything that tells A and B apart, as far as it was asked for."""
+    """Everything that tells A and B apart, as far as it was asked for.
+
+    ``not_compared`` are files that hold no key and no state, such as a configuration.
+    """
 
     a: SideSeen
     b: SideSeen
@@ -203,6 +206,7 @@ class Diff(Answer):
     content: ContentResult
     quick: bool = False
     fail_on: FailOn = FailOn.ANY
+    not_compared: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Answered:

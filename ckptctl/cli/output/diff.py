@@ -16,6 +16,7 @@ from ckptctl.comparison.difference import (
     SideSeen,
     Verdict,
 )
+from ckptctl.words import listed
 
 _MOST = 20
 _EXAMPLES = 3
@@ -49,6 +50,10 @@ def render_diff(found: Diff, screen: Screen) -> None:
     _structure(found, screen)
     _progress(found, screen)
     _content(found, screen)
+    if found.not_compared:
+        names = safe(listed(found.not_compared))
+        screen.line()
+        screen.wrapped(f"{screen.paint('NOT COMPARED', 'bold')}  {names}", 0)
     screen.line()
     screen.line(_answer(found, screen))
 
@@ -75,8 +80,16 @@ def _answer(found: Diff, screen: Screen) -> str:
     if unread:
         return f"nothing differs as far as was looked; {plural(unread, 'key')} not compared"
     by_crc = found.content.equal.get("CRC-32", 0)
+    by_digest = found.content.equal.get("file digest", 0)
+    if by_digest:
+        return (
+            f"nothing differs; of {plural(by_digest, 'tensor')} the manifests promise the same, and "
+            "nothing was read"
+        )
     if by_crc:
         return f"nothing differs; {plural(by_crc, 'tensor')} equal by CRC-32, which proves it not"
+    if found.not_compared:
+        return f"nothing differs; {plural(len(found.not_compared), 'file')} beside the keys not compared"
     return screen.paint("the same", "green", "bold")
 
 
@@ -164,7 +177,8 @@ def _structure(found: Diff, screen: Screen) -> None:
         elif changes:
             parts.append(f"{len(changes):,} with another {what}")
     if not (parts or structure.removed or structure.added):
-        _heading("STRUCTURE", f"the same {plural(structure.keys, 'key')}, cut alike", screen)
+        text = f"the same {plural(structure.keys, 'key')}, cut alike"
+        _heading("STRUCTURE", text if structure.keys else "no key is one that was chosen", screen)
         return
     parts.append(f"{len(structure.removed):,} really missing")
     if structure.added:

@@ -26,6 +26,7 @@ from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
 from ckptctl.model.result.verdict import Verdict
 from ckptctl.operations.content.open import Opened
+from ckptctl.operations.content.selection import need_matches
 from ckptctl.operations.content.tensors import BLOCK, TensorSource
 from ckptctl.operations.progress import Progress, Shared
 from ckptctl.operations.verify.options import Options
@@ -110,6 +111,7 @@ def digest_content(
         return not patterns or any(fnmatch.fnmatchcase(fqn, one) for one in patterns)
 
     entries = opened.checkpoint.entries
+    need_matches(patterns, entries)
     tensors = [e for n, e in entries.items() if isinstance(e, TensorEntry) and wanted(n)]
     values = [n for n, e in entries.items() if isinstance(e, ObjectEntry) and objects and wanted(n)]
     shared = Shared(progress)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import UsageError
+from ckptctl.words import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class Selection:
 
         Raises ``UsageError`` where none is taken or two would get one name.
         """
+        fqns = list(fqns)
+        need_matches(self.only, fqns)
         found = {fqn: self.name(fqn) for fqn in fqns if self.takes(fqn)}
         if not found:
             raise UsageError("no key matches what `only` and `exclude` leave")
@@ -52,6 +55,18 @@ class Selection:
             if other != fqn or not name:
                 raise UsageError(f"{other} and {fqn} would both be called {name!r}")
         return found
+
+
+def need_matches(patterns: Iterable[str], names: Iterable[str]) -> None:
+    """Raise ``UsageError`` for a pattern that matches nothing while others match something.
+
+    Where none matches, the answer itself says that nothing was looked at.
+    """
+    wanted = list(patterns)
+    known = list(names) if wanted else []
+    idle = [one for one in wanted if not any(fnmatch.fnmatchcase(name, one) for name in known)]
+    if idle and len(idle) < len(wanted):
+        raise UsageError(f"`only` {listed(idle)} matches nothing: is it misspelled?")
 
 
 def parse_rename(text: str) -> tuple[str, str]:

@@ -1,8 +1,9 @@
 """Comparing what two checkpoints hold, the cheapest proof first.
 
-Equal file digests of two manifests prove equal bytes unread. Where both sides are cut alike, the
-CRC-32 of each payload, kept behind it, proves a difference and suggests equality. What is left is
-read: digests of the whole row-major bytes are the same whatever the sharding.
+Equal file digests of two manifests say that equal bytes were committed; a copy brings its manifest
+along, whatever became of its bytes. Where both sides are cut alike, the CRC-32 of each payload, kept
+behind it, proves a difference and suggests equality. Unread, with ``quick``, that is all there is.
+Otherwise everything is read: digests of the whole row-major bytes are the same whatever the sharding.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class Comparer:
         if not a.numel:
             return replace(row, verdict=Verdict.EQUAL, how="no elements")
         cheap = self._unread(a, b)
-        if cheap == (Verdict.EQUAL, FILE_DIGEST) or (cheap and self._quick):
+        if cheap and self._quick:
             return replace(row, verdict=cheap[0], how=cheap[1])
         if self._quick:
             return replace(row, how=UNREAD)
@@ -218,7 +219,8 @@ class Comparer:
 
     def _compare_objects(self, one: str, other: str, row: ContentRow) -> ContentRow:
         ours, theirs = self._a.source.items_of(one), self._b.source.items_of(other)
-        if ours and len(ours) == len(theirs) and all(map(self._same_place, ours, theirs)):
+        alike = bool(ours) and len(ours) == len(theirs)
+        if self._quick and alike and all(map(self._same_place, ours, theirs)):
             return replace(row, verdict=Verdict.EQUAL, how=FILE_DIGEST)
         if self._quick and any(item.length > SMALL for item in [*ours, *theirs]):
             return replace(row, how=UNREAD)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import field, replace
 
+from ckptctl.comparison.consequences import standard_facts
 from ckptctl.comparison.difference import Diff, FailOn, SideSeen
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, UsageError
@@ -14,7 +15,10 @@ from ckptctl.model.manifest import Manifest
 from ckptctl.model.names import parse_name
 from ckptctl.model.run_facts import Plain
 from ckptctl.operations.content.open import Opened, open_tensors
+from ckptctl.operations.content.selection import need_matches
+from ckptctl.operations.content.unread import files_apart
 from ckptctl.operations.diff.content import Comparer, ContentSide, trusted_digests
+from ckptctl.operations.diff.files import compare_files
 from ckptctl.operations.diff.structure import compare_facts, compare_progress, compare_structure
 from ckptctl.operations.place import split
 from ckptctl.operations.progress import Progress
@@ -113,6 +117,7 @@ def diff(
     options = options or DiffOptions()
     sides = [open_side(a, options.framework), open_side(b, options.framework)]
     one, other = sides
+    need_matches(options.only, (name for side in sides for name in _names(side)))
     identity, compared = compare_facts(one.facts, other.facts, options.wants)
     structure, pairs = compare_structure(
         one.opened.checkpoint, other.opened.checkpoint, options.wants
@@ -123,6 +128,20 @@ def diff(
             left, right, quick=options.quick, values=options.values, progress=progress
         )
         content = comparer.run(pairs, workers=options.workers)
+    files = compare_files(one.opened, other.opened, options.wants, quick=options.quick)
+    structure = replace(
+        structure,
+        removed=(*structure.removed, *files.removed),
+        added=(*structure.added, *files.added),
+        keys=structure.keys + len(files.removed) + len(files.rows) + files.equal,
+        same=structure.same + len(files.rows) + files.equal,
+    )
+    content = replace(
+        content,
+        rows=(*content.rows, *files.rows),
+        equal_objects=content.equal_objects + files.equal,
+        objects=content.objects + len(files.rows) + files.equal,
+    )
     seen_a, seen_b = _seen(sides)
     return Diff(
         a=seen_a,
@@ -134,7 +153,17 @@ def diff(
         content=content,
         quick=options.quick,
         fail_on=options.fail_on,
+        not_compared=files.apart,
     )
+
+
+def _names(side: Side) -> Iterator[str]:
+    """Yield all names that a pattern may mean: keys, facts, counters, files."""
+    yield from side.opened.checkpoint.entries
+    yield from side.facts.identity
+    yield from (name for name, _ in standard_facts(side.facts.identity).items())
+    yield from side.progress
+    yield from files_apart(side.opened)
 
 
 def _content(side: Side, stack: ExitStack) -> ContentSide:
