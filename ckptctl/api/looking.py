@@ -134,11 +134,14 @@ def digest(
     """
     from ckptctl.operations.content.digest import digest_content
     from ckptctl.operations.content.open import open_tensors
+    from ckptctl.operations.content.unread import unread_files
     from ckptctl.operations.target import checkpoint_of
 
+    only = tuple(only)
     opened = open_tensors(checkpoint_of(path, framework), framework)
     found = digest_content(opened, only=only, workers=workers, progress=progress)
-    return replace(found, faults=tuple(fault.message for fault in opened.serious))
+    unread = () if only else tuple(unread_files(opened))
+    return replace(found, faults=tuple(fault.message for fault in opened.serious), unread=unread)
 
 
 def diff(

@@ -21,6 +21,9 @@ UNKNOWN = "unknown"
 FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pkl")
 """What the names of single files of tensors end in."""
 
+ALONE = (*FILES, ".safetensors.index.json")
+"""What a path may end in that names one file, or one set of files, in a directory of several."""
+
 RECORDS = ".ckptctl"
 """What is added to the name of a checkpoint that is a file, for the directory of its records."""
 

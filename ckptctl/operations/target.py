@@ -25,7 +25,7 @@ from ckptctl.errors import (
 from ckptctl.model.manifest import LATEST
 from ckptctl.operations.decision import decide
 from ckptctl.operations.find import DEPTH, find, locate, place_of_file
-from ckptctl.operations.place import FILES, UNKNOWN, Place, address, not_read, split
+from ckptctl.operations.place import ALONE, UNKNOWN, Place, address, not_read, split
 from ckptctl.operations.pointers import pointers
 from ckptctl.operations.vacancy import nothing_here
 from ckptctl.storage import Entry, Store, WritableStore, open_store, open_writable
@@ -90,7 +90,7 @@ def open_target(named: Named, framework: str = "") -> Target[Store]:
 def checkpoint_of(named: Named, framework: str = "") -> str:
     """Return the path or URL of the one checkpoint, or file of tensors, that is named."""
     url = text_of(named)
-    if url.endswith(FILES):
+    if url.endswith(ALONE):
         return url
     target = open_target(named, framework)
     return address(target.store, target.one().path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from ckptctl.formats.base import Claim, Folder, Layout, Reads, Sure
 from ckptctl.formats.claims import directory, file, is_checkpoint, missing_of_sets
@@ -33,6 +34,12 @@ class SafetensorsFiles(Layout):
         if folder.asked.endswith(_SUFFIX) and folder.asked in folder.files:
             yield file(self.name, folder, folder.asked, Sure.SUFFIX)
             return
+        if folder.asked.endswith(_INDEX) and folder.asked in folder.files:
+            members = sorted({folder.asked, *_named_in(folder)})
+            yield replace(
+                file(self.name, folder, folder.asked, Sure.SUFFIX), members=tuple(members)
+            )
+            return
         steps = [n for n in names if folder.named[n].recognised and not _OF_A_SET.fullmatch(n)]
         if steps and not is_checkpoint(folder):
             for name in steps:
@@ -47,6 +54,15 @@ class SafetensorsFiles(Layout):
         from ckptctl.formats.safetensors import reader
 
         return reader.read(store, base, files)
+
+
+def _named_in(folder: Folder) -> set[str]:
+    """Return the files in the same directory that the index names which a user named."""
+    from ckptctl.formats.safetensors import reader
+
+    found = reader.weights(folder.store, folder.join(folder.asked))
+    names = found.values() if isinstance(found, dict) else ()
+    return {name for name in names if isinstance(name, str) and "/" not in name}
 
 
 def _holds_others(folder: Folder) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, TypeGuard
 
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, StorageError
+from ckptctl.formats.safetensors.sets import need_one, sets_of
 from ckptctl.model.checkpoint import (
     Checkpoint,
     Entry,
@@ -173,7 +174,8 @@ def detect(names: Iterable[str]) -> bool:
 def read(store: Store, path: str, files: Mapping[str, File]) -> Checkpoint:
     """Read the headers of all safetensors files of a directory; damage becomes faults.
 
-    ``files`` are relative to ``path``. Raises ``StorageError`` where the storage does not answer.
+    ``files`` are relative to ``path``. Raises ``StorageError`` where the storage does not answer,
+    and ``Refused`` where files of several sets lie there: they are never merged.
     """
     faults: list[Fault] = []
     headers: dict[str, Header] = {}
@@ -185,7 +187,24 @@ def read(store: Store, path: str, files: Mapping[str, File]) -> Checkpoint:
                 headers[name] = read_header(reader)
         except MalformedData as error:
             faults.append(Fault(FaultKind.UNREADABLE_METADATA, str(error), Location(file=name)))
-    faults.extend(_index_faults(store, path, files, headers))
+    indexes = {
+        name: weights(store, join(path, name))
+        for name in files
+        if name.endswith(f"{SUFFIX}.index.json") and "/" not in name
+    }
+    tops = [name for name in files if name.endswith(SUFFIX) and "/" not in name]
+    named = {
+        name: {str(file) for file in found.values()}
+        for name, found in indexes.items()
+        if isinstance(found, dict)
+    }
+    need_one(
+        sets_of(tops, named),
+        "/".join(part for part in (store.url.rstrip("/"), path) if part),
+        _twice(headers),
+    )
+    for found in indexes.values():
+        faults.extend(_index_faults(found, files, headers))
     return _assemble(files, headers, faults)
 
 
@@ -234,26 +253,41 @@ def _assemble(
     )
 
 
-def _index_faults(
-    store: Store, path: str, files: Mapping[str, File], headers: Mapping[str, Header]
-) -> list[Fault]:
-    """Compare the index, where there is one, with the files."""
-    names = [name for name in files if name.endswith(f"{SUFFIX}.index.json") and "/" not in name]
-    if len(names) != 1:
-        return []
-    (name,) = names
-    where = Location(file=name)
+def _twice(headers: Mapping[str, Header]) -> set[str]:
+    """Name the tensors that several files hold whole, so that they are no pieces of one."""
+    seen: dict[tuple[str, Shape], int] = {}
+    for header in headers.values():
+        for one in header.tensors:
+            place = (one.name, header.saved_offsets.get(one.name, ()))
+            seen[place] = seen.get(place, 0) + 1
+    return {name for (name, _), count in seen.items() if count > 1}
+
+
+def weights(store: Store, path: str) -> dict[str, Any] | Fault:
+    """Read which file an index names for each tensor, or say what is wrong with it."""
+    where = Location(file=path.rpartition("/")[2])
     try:
-        with store.open(join(path, name)) as reader:
+        with store.open(path) as reader:
             if reader.size > _LARGEST_INDEX:
                 raise MalformedData(f"{reader.size} bytes are too many for an index")
             weights = _json(reader.read(0, reader.size), "the index").get("weight_map")
         if not isinstance(weights, dict):
             raise MalformedData("it has no weight_map")
     except MalformedData as error:
-        return [Fault(FaultKind.MALFORMED_ENTRY, str(error), where)]
+        return Fault(FaultKind.MALFORMED_ENTRY, str(error), where)
     except StorageError as error:
-        return [Fault(FaultKind.MISSING_METADATA, str(error), where)]
+        return Fault(FaultKind.MISSING_METADATA, str(error), where)
+    return weights
+
+
+def _index_faults(
+    weights: dict[str, Any] | Fault,
+    files: Mapping[str, File],
+    headers: Mapping[str, Header],
+) -> list[Fault]:
+    """Compare an index with the files; ``weights`` maps tensors to files, or says what is wrong."""
+    if isinstance(weights, Fault):
+        return [weights]
     held = {one.name: file for file, header in headers.items() for one in header.tensors}
     faults = []
     for file in sorted({str(one) for one in weights.values()} - set(files)):

@@ -61,7 +61,8 @@ class Content(Answer):
 
     Both digests over all are empty where one of the parts has none, and where there are no parts;
     ``faults`` are of the metadata. ``unchecked`` are keys that no CRC was recorded for: their
-    digest is of what is there now, and nothing tells whether that is what was written.
+    digest is of what is there now, and nothing tells whether that is what was written. ``unread``
+    are files that may hold state and are not read as a part of it.
     """
 
     checkpoint: str = field(metadata=PATH)
@@ -71,6 +72,7 @@ class Content(Answer):
     objects_digest: str
     faults: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @property
     def nothing(self) -> bool:

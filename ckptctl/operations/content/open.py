@@ -8,7 +8,7 @@ from ckptctl.formats.base import Reads
 from ckptctl.model.checkpoint import Checkpoint, Fault
 from ckptctl.operations.content.tensors import TensorSource
 from ckptctl.operations.find import find, place_of_file
-from ckptctl.operations.place import FILES, Place, address, read_checkpoint, split
+from ckptctl.operations.place import ALONE, Place, address, read_checkpoint, split
 from ckptctl.storage import Store, open_store
 
 
@@ -38,7 +38,7 @@ def open_tensors(url: str, framework: str = "") -> Opened:
     Raises ``NothingThere`` where there is none of them or several, ``Refused`` where its contents
     are not read, ``StorageError`` where the storage does not answer.
     """
-    if url.endswith(FILES):
+    if url.endswith(ALONE):
         parent, name = split(url)
         store = open_store(parent or ".")
         try:

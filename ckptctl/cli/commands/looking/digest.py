@@ -14,6 +14,7 @@ from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
 from ckptctl.cli.output.text import Screen, columns, plural, safe, said, size, unchecked
 from ckptctl.results import Content
+from ckptctl.words import listed
 
 
 def digest_command(
@@ -49,6 +50,9 @@ def digest_command(
         sys.stderr.write(f"ckptctl: {said(problem)}\n")
     if content.unchecked and not quiet:
         sys.stderr.write(f"ckptctl: {unchecked(content.unchecked)}\n")
+    if content.unread and not quiet:
+        names = safe(listed(content.unread))
+        sys.stderr.write(f"ckptctl: not read as a part of it: {names}\n")
     if content.nothing:
         sys.stderr.write(
             f"ckptctl: {said(content.checkpoint)}: nothing to digest: no key is chosen\n"
