@@ -721,4 +721,31 @@ NOTHING = [
     Case("a root that is not there, and a first start", nothing_at_all, ("resolve", "{root}/new", "--allow-missing-root"), 3),
 ]  # fmt: skip
 
-CASES: list[Case] = [*SERIES_OF_RECORDS, *NEWER, *MEANWHILE, *NOTHING]
+ROLLED_BACK = [
+    Case(
+        "a rollback where there was no pointer",
+        each(committed(100, 200), promoted(100, "--rollback")),
+        RESOLVE,
+        facts={"name": "step-100"},
+    ),
+    Case(
+        "a rollback to what the pointer names already",
+        each(committed(100), promoted(100), committed(200), promoted(100, "--rollback")),
+        RESOLVE,
+        facts={"name": "step-100"},
+    ),
+    Case(
+        "it is moved into the trash in the moment in which it is promoted",
+        committed(100, 200),
+        ("promote", "{root}/step-100", "--require", "none"),
+        5,
+        says=("ckptctl undelete",),
+        meanwhile=Meanwhile(
+            "ckptctl.operations.publish.promote._ask_again",
+            ran("prune", "{root}", "--keep-last", "1", "--min-age", "0m", "--yes"),
+        ),
+        made=("ckptctl.trash/00000001/step-100", "step-200"),
+    ),
+]
+
+CASES: list[Case] = [*ROLLED_BACK, *SERIES_OF_RECORDS, *NEWER, *MEANWHILE, *NOTHING]

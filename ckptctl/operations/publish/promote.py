@@ -117,7 +117,8 @@ def promote(
     unseen = tuple(
         gap for row in outcome.report.coverage if row.stage == Stage.VALUES for gap in row.gaps
     )
-    if named is not None:
+    passed = _passed_over(store, manifest, known, rollback=rollback or bool(pointer.problems))
+    if named is not None and current is not None and set(passed) <= set(current.passed_over):
         _ask_again(store, place, manifest, pointer)
         return replace(named, values_unseen=unseen)
     revision = PointerRevision(
@@ -126,10 +127,8 @@ def promote(
         target=place.path,
         step=manifest.step,
         manifest=manifest.digest,
-        rollback=newer is not None,
-        passed_over=_passed_over(
-            store, manifest, known, rollback=newer is not None or bool(pointer.problems)
-        ),
+        rollback=rollback,
+        passed_over=passed,
         time=now(),
         actor=actor(),
         reason=reason,
@@ -148,11 +147,21 @@ def promote(
     if dry_run:
         return result
     protocol.point(store, revision)
+    _look_after(store, place)
     try:
         protocol.refresh_courtesy_copy(store, place.path)
     except CkptctlError as error:
         return replace(result, courtesy=str(error))
     return result
+
+
+def _look_after(store: Store, place: Place) -> None:
+    """Tell what was moved away in that very moment; prune looks for the pointer after its move."""
+    if protocol.read_manifest(store, place.records) is None:
+        raise Refused(
+            f"pointer {LATEST} names {place.path} now, and that was moved away in the same moment: "
+            "bring it back with `ckptctl undelete`, or promote another"
+        )
 
 
 def _is_older(manifest: Manifest, revision: PointerRevision) -> bool:
