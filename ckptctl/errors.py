@@ -64,6 +64,14 @@ class RunsCode(UnsafeData):
     """Bytes that ask for code to be run; it was not."""
 
 
+class TooLarge(UnsafeData):
+    """Bytes that ask for more memory, values or time than an input of their size may take."""
+
+
+class TooDeep(UnsafeData):
+    """Bytes that nest deeper than any reader follows."""
+
+
 class Refused(CkptctlError):
     """A precondition did not hold; nothing was changed."""
 

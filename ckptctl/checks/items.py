@@ -18,6 +18,8 @@ _ELSEWHERE = (
     "another checkpoint with `ckptctl list {root}`"
 )
 
+_OVERSIZED = "no writer makes such bytes: do not load {checkpoint}, and find out who wrote it"
+
 
 def _mismatch(context: Context, seen: ItemSeen) -> Iterator[Hit]:
     entry = context.checkpoint.entries.get(seen.item.fqn)
@@ -83,6 +85,22 @@ CHECKS: tuple[Check[ItemSeen], ...] = (
         "An item asks its reader to run something; torch would run it.",
         "do not load {checkpoint} with torch; find out who wrote it",
         from_item_faults(FaultKind.UNSAFE_ITEM),
+    ),
+    Check(
+        "too-large-item",
+        Stage.ITEMS,
+        Severity.ERROR,
+        "An item asks for more memory or time than its size allows.",
+        _OVERSIZED,
+        from_item_faults(FaultKind.TOO_LARGE_ITEM, lost=True),
+    ),
+    Check(
+        "too-deep-item",
+        Stage.ITEMS,
+        Severity.ERROR,
+        "An item nests deeper than any reader follows.",
+        _OVERSIZED,
+        from_item_faults(FaultKind.TOO_DEEP_ITEM, lost=True),
     ),
     Check(
         "item-mismatch",

@@ -14,6 +14,7 @@ _DAMAGED = (
     "the metadata is damaged: restore the metadata from another copy, or choose another checkpoint "
     "with `ckptctl list {root}`"
 )
+_OVERSIZED = "no writer makes such bytes: do not load {checkpoint}, and find out who wrote it"
 _QUIET_MODULES = ("torch.", "megatron.", "olmo_core.", "nvidia_resiliency_ext.", "builtins.")
 
 
@@ -140,6 +141,22 @@ CHECKS: tuple[Check[None], ...] = (
         "The metadata asks its reader to run something; torch would run it.",
         "do not load {checkpoint} with torch; find out who wrote it",
         from_faults(FaultKind.UNSAFE_METADATA),
+    ),
+    Check(
+        "too-large",
+        Stage.METADATA,
+        Severity.ERROR,
+        "The metadata asks for more memory or time than its size allows.",
+        _OVERSIZED,
+        from_faults(FaultKind.TOO_LARGE),
+    ),
+    Check(
+        "too-deep",
+        Stage.METADATA,
+        Severity.ERROR,
+        "The metadata nests deeper than any reader follows.",
+        _OVERSIZED,
+        from_faults(FaultKind.TOO_DEEP),
     ),
     Check(
         "trailing-metadata",

@@ -36,7 +36,7 @@ def torch_metadata(path: str) -> None:
 
 def our_metadata(path: str) -> None:
     """Load metadata as ckptctl does."""
-    from ckptctl.formats.dcp.columns import parse_metadata
+    from ckptctl.formats.dcp.apart import parse_metadata
     from ckptctl.storage import open_store
 
     gc.disable()  # as the command line does

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ckptctl.errors import MalformedData
-from ckptctl.formats.dcp import columns as dcp_columns
+from ckptctl.formats.dcp import apart as dcp_apart
 from ckptctl.formats.dcp import metadata as dcp_metadata
 from ckptctl.formats.dcp import reader as dcp
 from ckptctl.formats.dcp.summary import Summary, summarise
@@ -31,6 +31,7 @@ from ckptctl.model.checkpoint import Checkpoint, FaultKind, Item, ObjectEntry, T
 from ckptctl.model.observation import ItemSeen
 from ckptctl.storage.posix import PosixStore
 from conftest import FIXTURES, SHARED
+from support.lanes import fast_from
 from support.stores import record_of, torch_zip
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
@@ -82,9 +83,9 @@ def read_fast(data: bytes, folder: Path) -> dcp_metadata.Parsed:
     path = folder / ".metadata"
     path.write_bytes(data)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dcp_columns, "FAST_FROM", 0)
+        fast_from(patch, 0)
         with PosixStore(folder).open(".metadata") as reader:
-            return dcp_columns.parse_metadata(reader, ".metadata")
+            return dcp_apart.parse_metadata(reader, ".metadata")
 
 
 def assert_same(data: bytes, folder: Path) -> None:
@@ -105,7 +106,7 @@ def test_the_fast_lane_is_taken_for_what_torch_writes(
     def refuse(*_: object) -> None:
         raise AssertionError("the careful reader was asked")
 
-    monkeypatch.setattr(dcp_columns, "parse", refuse)
+    monkeypatch.setattr(dcp_apart, "parse", refuse)
     for version in ("2.0.1", "2.3.1", "2.4.1", "2.7.1", "2.13.0"):
         data = (FIXTURES / "old_metadata" / f"{version}.metadata").read_bytes()
         assert read_fast(data, tmp_path).entries

@@ -5,12 +5,15 @@ Source of the names: ``torch/distributed/checkpoint/{metadata,filesystem}.py``, 
 
 from __future__ import annotations
 
-from ckptctl.errors import MalformedData, RunsCode
-from ckptctl.formats.pickles.unpickler import Function, Opaque, Sealed, size
+from ckptctl.errors import MalformedData
+from ckptctl.formats.pickles.effects import Attribute
+from ckptctl.formats.pickles.unpickler import Function, Opaque, Stateful, size
 
 METADATA = "torch.distributed.checkpoint.metadata"
 FILESYSTEM = "torch.distributed.checkpoint.filesystem"
 SHARDED_TENSOR = "torch.distributed._shard.sharded_tensor.metadata"
+OLMO_FILESYSTEM = "olmo_core.distributed.checkpoint.filesystem"
+"""OLMo-core derives ``_StorageInfo`` under the same name."""
 
 
 STOCK_MODULES = frozenset(
@@ -41,15 +44,22 @@ def is_stock(module: str) -> bool:
     )
 
 
-class Record(metaclass=Sealed):
-    """Base of our stand-ins for the metadata classes: they keep the pickled state as it is."""
+class Record(Stateful):
+    """Base of our stand-ins for the metadata classes: they keep the fields they were filled with."""
 
     __slots__ = ("state",)
     state: object
 
-    def __setstate__(self, state: object) -> None:
-        """Keep the state."""
-        self.state = state
+    def __init__(self) -> None:
+        """Begin without any field."""
+        self.state = None
+
+    def take_state(self, state: object) -> None:
+        """Add fields, as unpickling copies them into an object's dictionary."""
+        if type(state) is not dict or not all(type(name) is str for name in state):
+            raise MalformedData(f"the fields of a {type(self).__name__} are not named")
+        before = self.state
+        self.state = {**before, **state} if type(before) is dict else state.copy()
 
 
 class MetadataRecord(Record):
@@ -95,9 +105,15 @@ class StorageMetaRecord(Record):
 
 
 class PropertiesRecord(Record):
-    """``TensorProperties`` since torch 2.3."""
+    """``TensorProperties`` since torch 2.3, which sets its own state."""
 
     __slots__ = ()
+
+    def take_state(self, state: object) -> None:
+        """Keep the state: a tuple, so that it cannot change."""
+        if type(state) is not tuple:
+            raise MalformedData("the properties of a tensor are no tuple")
+        self.state = state
 
 
 class OldPropertiesRecord(PropertiesRecord):
@@ -118,14 +134,14 @@ class MemoryFormat:
     __slots__ = ()
 
 
-def _layout(name: object = None) -> Layout:
-    if name not in _LAYOUTS:
-        raise MalformedData(f"it names a layout {str(name)[:40]!r} that torch does not have")
+def _layout(*args: object) -> Layout:
+    if len(args) != 1 or type(args[0]) is not str or args[0] not in _LAYOUTS:
+        raise MalformedData("it names a layout that torch does not have")
     return Layout()
 
 
-def _memory_format(code: object = None) -> MemoryFormat:
-    if type(code) is not int or code not in (0, 1, 2, 3):
+def _memory_format(*args: object) -> MemoryFormat:
+    if len(args) != 1 or type(args[0]) is not int or args[0] not in (0, 1, 2, 3):
         raise MalformedData("it names a memory format that torch does not have")
     return MemoryFormat()
 
@@ -137,13 +153,11 @@ _MEMORY_FORMATS = frozenset(
 )
 
 
-def _member(holder: object = None, name: object = None, *more: object) -> MemoryFormat:
+def _member(*args: object) -> MemoryFormat | None:
     """Return a member of the one enum that metadata has: so Python 3.11.0 to 3.11.3 pickle it."""
-    if holder is not _MEMORY_FORMAT or name not in _MEMORY_FORMATS or more:
-        raise RunsCode(
-            f"it asks its reader to run builtins.getattr for {str(name)[:40]!r}; nothing was run"
-        )
-    return MemoryFormat()
+    if len(args) == 2 and args[0] is _MEMORY_FORMAT and args[1] in _MEMORY_FORMATS:
+        return MemoryFormat()
+    return None
 
 
 def _join_path(*parts: object) -> str:
@@ -165,7 +179,8 @@ TABLE: dict[tuple[str, str], object] = {
     (SHARDED_TENSOR, "TensorProperties"): OldPropertiesRecord,
     (SHARDED_TENSOR, "MEM_FORMAT_ENCODING"): _MEMORY_FORMAT,
     (FILESYSTEM, "_StorageInfo"): StorageRecord,
-    ("builtins", "getattr"): Function(_member),
+    (OLMO_FILESYSTEM, "_StorageInfo"): StorageRecord,
+    ("builtins", "getattr"): Attribute(_member),
     ("torch", "Size"): Function(size),
     ("torch.serialization", "_get_layout"): Function(_layout),
     **{
@@ -178,6 +193,14 @@ TABLE: dict[tuple[str, str], object] = {
         for module in ("pathlib", "pathlib._local")
     },
 }
+
+
+def is_derived(found: object, stock: str) -> bool:
+    """Tell whether an object may be of a class that a writer derived from a stock one.
+
+    A class of the stock name in another module is none: one flipped bit makes such a name.
+    """
+    return isinstance(found, Opaque) and found.name != stock and not is_stock(found.module)
 
 
 def dtype_name(properties: object) -> str:

@@ -1,57 +1,47 @@
-"""The fast lane for large ``.metadata``: straight from the unpickler into columns.
+"""The fast lane for large ``.metadata``: straight from Python's own unpickler into columns.
 
 A million chunks are three million small objects, each with a dictionary of its own. Here those
-dictionaries are handed over as they are built and emptied again after every frame of the pickle,
-so that memory holds columns and not objects. It relies on what torch's own pickles look like
-(each object is filled in before the next of its class is made) and proves afterwards that the
-counts agree; whatever is different goes to the careful reader.
+dictionaries are taken over and emptied as they are built, so that memory holds columns and not
+objects. Objects are told apart by identity: what the mappings hold, in their order, must be
+exactly what was built, so that an index is paired with the place that its mapping gives it.
+Whatever is different is ``Unusual`` and goes to the careful reader. C code cannot be bounded from
+within: this runs in a process of its own (``apart``).
 """
 
 from __future__ import annotations
 
-import io
+import pickle
 from array import array
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
-from operator import itemgetter
-from typing import Any
+from operator import is_
+from typing import IO, Any, NoReturn
 
 from ckptctl.errors import MalformedData
 from ckptctl.formats.dcp.classes import (
     FILESYSTEM,
     METADATA,
+    OLMO_FILESYSTEM,
     TABLE,
     BytesRecord,
-    StorageMetaRecord,
+    Record,
     TensorRecord,
     dtype_name,
+    is_stock,
     requires_grad,
     sound_properties,
 )
-from ckptctl.formats.dcp.metadata import (
-    Parsed,
-    describe_globals,
-    parse,
-    read_rest,
-    root_state,
-)
-from ckptctl.formats.pickles.unpickler import MAX_SIZE, SCAN_LIMIT, SafeUnpickler, no_collector, run
+from ckptctl.formats.dcp.metadata import Parsed, read_rest, root_state
+from ckptctl.formats.pickles.stand_ins import Opaque, Sealed, opaque_class
 from ckptctl.model.checkpoint import Items, ObjectEntry, TensorEntry
+from ckptctl.model.dtypes import NAMES, canonical
 from ckptctl.model.geometry import Boxes
-from ckptctl.storage import Reader
 
-FAST_FROM = SCAN_LIMIT + 1
-"""Bytes of metadata from which this lane is taken."""
-
-_BUFFER = 1 << 20
 _WORD = 1 << 63
-_FIELDS = frozenset(
-    {"state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version"}
-)
+_MOST_UNKNOWN = 100
 
 
-class _Unusual(Exception):
+class Unusual(Exception):
     """The pickle is not of the usual form."""
 
 
@@ -59,9 +49,11 @@ class _Columns:
     """What the states of chunks, indices and storage infos are emptied into."""
 
     def __init__(self) -> None:
-        self.chunks: list[dict[str, Any]] = []
-        self.indices: list[dict[str, Any]] = []
-        self.places: list[dict[str, Any]] = []
+        self.chunks: list[object] = []
+        self.indices: list[object] = []
+        self.places: list[object] = []
+        self.new_offsets: list[Any] = []
+        self.new_sizes: list[Any] = []
         # a number that does not fit 63 bits is refused on its way in
         self.chunk_offsets, self.chunk_sizes = array("q"), array("q")
         self.offset_widths, self.size_widths = array("H"), array("H")
@@ -71,143 +63,211 @@ class _Columns:
         self.number_types: set[type] = set()
         self.origins: list[Any] = []
         self.paths: list[Any] = []
+        self.new_starts: list[Any] = []
+        self.new_lengths: list[Any] = []
         self.offsets, self.lengths = array("q"), array("q")
         self.transforms: dict[int, Any] = {}
 
+    def chunk_class(self) -> type:
+        """Make the class whose instances give up the boxes of chunks."""
+
+        def take(
+            chunk: object,
+            state: dict[str, Any],
+            known: Callable[[object], None] = self.chunks.append,
+            offsets: Callable[[Any], None] = self.new_offsets.append,
+            sizes: Callable[[Any], None] = self.new_sizes.append,
+        ) -> None:
+            known(chunk)
+            offsets(state["offsets"])
+            sizes(state["sizes"])
+            if len(state) != 2:
+                raise Unusual
+            state.clear()
+
+        return _filled_by(take)
+
+    def index_class(self) -> type:
+        """Make the class whose instances give up the names and origins of items."""
+
+        def take(
+            index: object,
+            state: dict[str, Any],
+            known: Callable[[object], None] = self.indices.append,
+            names: Callable[[Any], None] = self.fqns.append,
+            origins: Callable[[Any], None] = self.origins.append,
+            hints: Callable[[type], None] = self.hint_types.add,
+        ) -> None:
+            known(index)
+            names(state["fqn"])
+            origin = state.get("offset")
+            origins(origin)
+            hints(type(state["index"]))
+            if len(state) != (2 if origin is None else 3):
+                raise Unusual  # besides name and hint only an offset
+            state.clear()
+
+        return _filled_by(take)
+
+    def place_class(self) -> type:
+        """Make the class whose instances give up where items lie."""
+
+        def take(
+            place: object,
+            state: dict[str, Any],
+            known: Callable[[object], None] = self.places.append,
+            paths: Callable[[Any], None] = self.paths.append,
+            starts: Callable[[Any], None] = self.new_starts.append,
+            lengths: Callable[[Any], None] = self.new_lengths.append,
+        ) -> None:
+            if len(state) != 3:
+                if len(state) != 4:
+                    raise Unusual
+                self.transforms[len(self.paths)] = state["transform_descriptors"]
+            known(place)
+            paths(state["relative_path"])
+            starts(state["offset"])
+            lengths(state["length"])
+            state.clear()
+
+        return _filled_by(take)
+
     def drain(self) -> None:
-        """Take over all states that are complete, and empty them."""
-        flat = chain.from_iterable
-        if self.chunks:
-            for name, numbers, widths in (
-                ("offsets", self.chunk_offsets, self.offset_widths),
-                ("sizes", self.chunk_sizes, self.size_widths),
-            ):
-                column = list(map(itemgetter(name), self.chunks))
-                self.shapes.update(column)
-                numbers.extend(flat(column))
-                widths.extend(map(len, column))
-            if set(map(len, self.chunks)) != {2}:
-                raise _Unusual
-        if self.indices:
-            self.fqns.extend(map(itemgetter("fqn"), self.indices))
-            origins = [state.get("offset") for state in self.indices]
-            self.origins.extend(origins)
-            self.hint_types.update(map(type, map(itemgetter("index"), self.indices)))
-            # besides a name and a hint only an offset: a field of another name would be one more
-            known = 3 * len(origins) - origins.count(None)
-            if sum(map(len, self.indices)) != known:
-                raise _Unusual
-        if self.places:
-            if max(map(len, self.places)) > 3:
-                for number, state in enumerate(self.places, len(self.paths)):
-                    if len(state) > 3:
-                        self.transforms[number] = state["transform_descriptors"]
-                    if len(state) > 4:
-                        raise _Unusual
-            self.paths.extend(map(itemgetter("relative_path"), self.places))
-            for name, numbers in (("offset", self.offsets), ("length", self.lengths)):
-                column = list(map(itemgetter(name), self.places))
-                self.number_types.update(map(type, column))
-                numbers.extend(column)
-        for states in (self.chunks, self.indices, self.places):
-            deque(map(dict.clear, states), maxlen=0)
-            states.clear()
+        """Take over all numbers that have come."""
+        for column, numbers, widths in (
+            (self.new_offsets, self.chunk_offsets, self.offset_widths),
+            (self.new_sizes, self.chunk_sizes, self.size_widths),
+        ):
+            self.shapes.update(column)
+            numbers.extend(chain.from_iterable(column))
+            widths.extend(map(len, column))
+            column.clear()
+        for column, numbers in ((self.new_starts, self.offsets), (self.new_lengths, self.lengths)):
+            self.number_types.update(map(type, column))
+            numbers.extend(column)
+            column.clear()
 
 
-class _Raw(io.RawIOBase):
-    """A stored object as a raw binary file."""
-
-    def __init__(self, reader: Reader) -> None:
-        super().__init__()
-        self._reader, self._position = reader, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        count = min(len(buffer), self._reader.size - self._position)
-        self._reader.read_into(self._position, memoryview(buffer)[:count])
-        self._position += count
-        return count
-
-    def tell(self) -> int:
-        return self._position
+def _filled_by(take: Callable[..., None]) -> type:
+    return type("Collected", (), {"__slots__": (), "__setstate__": take})
 
 
-class _Draining:
-    """A binary file that empties the columns whenever the unpickler asks for the next frame."""
+class Draining:
+    """A binary file of known size that calls a function whenever the next frame is asked for."""
 
-    def __init__(self, reader: Reader, drain: Callable[[], None]) -> None:
-        self._file = io.BufferedReader(_Raw(reader), _BUFFER)
-        self._drain = drain
-        self.read_so_far = 0
+    def __init__(self, file: IO[bytes], size: int, drain: Callable[[], None]) -> None:
+        """Wrap a file from its beginning."""
+        self._file, self._drain = file, drain
+        self.left = size
 
     def read(self, size: int = -1) -> bytes:
+        """Return the next bytes; refuse to ask for more than there are."""
         self._drain()
+        if size > self.left:
+            raise Unusual
         data = self._file.read(size)
-        self.read_so_far += len(data)
+        self.left -= len(data)
         return data
-
-    def readinto(self, buffer: memoryview) -> int:
-        count = self._file.readinto(buffer)
-        self.read_so_far += count
-        return count
 
     def readline(self) -> bytes:
+        """Return the rest of a line."""
         data = self._file.readline()
-        self.read_so_far += len(data)
+        self.left -= len(data)
         return data
 
 
-def _collector(states: list[dict[str, Any]]) -> type:
-    """Make a class whose instances hand their pickled state to a list."""
-    return type("Collected", (), {"__slots__": (), "__setstate__": states.append})
+class _NotCalled(Sealed):
+    """A class of classes that are made by ``NEWOBJ`` and never called."""
+
+    def __call__(self, *_: object) -> NoReturn:
+        """Refuse."""
+        raise Unusual
 
 
-def parse_metadata(reader: Reader, source: str) -> Parsed:
-    """Read one metadata file, by columns where it is large and of the usual form."""
-    if FAST_FROM <= reader.size <= MAX_SIZE:
-        try:
-            with no_collector():
-                return _parse(reader, source)
-        except (_Unusual, MalformedData, ValueError, TypeError, KeyError, OverflowError):
-            pass  # the careful reader says what is wrong, or finds that nothing is
-    return parse(reader.read(0, min(reader.size, MAX_SIZE + 1)), source)
+def _filled(kind: type) -> type:
+    """Derive a class that Python's own unpickler fills in by way of ``take_state``."""
+
+    def make(cls: type) -> object:
+        made: object = object.__new__(cls)
+        kind.__init__(made)  # type: ignore[misc]
+        return made
+
+    def set_state(self: Any, state: object) -> None:
+        self.take_state(state)
+
+    names = {"__slots__": (), "__new__": make, "__setstate__": set_state}
+    return _NotCalled(kind.__name__, (kind,), names)
 
 
-def _parse(reader: Reader, source: str) -> Parsed:
+class _Unpickler(pickle.Unpickler):
+    """Python's own unpickler, which finds only what metadata usually names."""
+
+    def __init__(self, file: Any, table: dict[tuple[str, str], Any]) -> None:
+        super().__init__(file, encoding="ASCII")
+        self._table = table
+        self.unknown: dict[tuple[str, str], type[Opaque]] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        key = (module, name)
+        found = self._table.get(key)
+        if found is None and module == "torch" and name in NAMES:
+            found = canonical(name)
+        if found is None:
+            found = self.unknown.get(key)
+        if found is None:
+            if len(self.unknown) >= _MOST_UNKNOWN or is_stock(module):
+                raise Unusual
+            found = self.unknown[key] = _filled(opaque_class(module, name))
+        return found
+
+    def persistent_load(self, _pid: object) -> NoReturn:
+        raise Unusual
+
+
+def parse_columns(stream: IO[bytes], size: int, source: str) -> Parsed:
+    """Read metadata of the usual form.
+
+    Raises ``Unusual`` for any other. Memory and time of hostile bytes are not bounded.
+    """
+    try:
+        return _parse(stream, size, source)
+    except (MalformedData, pickle.UnpicklingError, EOFError, RecursionError, ArithmeticError):
+        raise Unusual from None
+    except (ValueError, TypeError, LookupError, AttributeError, ImportError):
+        raise Unusual from None
+
+
+def _parse(stream: IO[bytes], size: int, source: str) -> Parsed:
     columns = _Columns()
-    chunk, index, place = map(_collector, (columns.chunks, columns.indices, columns.places))
+    chunk, index, place = columns.chunk_class(), columns.index_class(), columns.place_class()
     table = {
-        **TABLE,
+        key: _filled(found) if isinstance(found, type) and issubclass(found, Record) else found
+        for key, found in TABLE.items()
+        if key != ("builtins", "getattr")
+    }
+    table |= {
         (METADATA, "ChunkStorageMetadata"): chunk,
         (METADATA, "MetadataIndex"): index,
         (FILESYSTEM, "_StorageInfo"): place,
+        (OLMO_FILESYSTEM, "_StorageInfo"): place,
+        ("torch", "Size"): tuple,
     }
-    table["torch", "Size"] = tuple  # in C; a ceiling on memory stands guard
-    file = _Draining(reader, columns.drain)
-    unpickler = SafeUnpickler(file, table)
-    root = run(unpickler, reader.size)
+    file = Draining(stream, size, columns.drain)
+    unpickler = _Unpickler(file, table)
+    root = unpickler.load()
     columns.drain()
     state = root_state(root)
-    if state is None or unpickler.unknown or file.read_so_far != reader.size:
-        raise _Unusual
+    if state is None or file.left:
+        raise Unusual
     parsed = Parsed(source)
-    describe_globals(parsed, unpickler)
+    parsed.opaque_classes = tuple(sorted(f"{m}.{n}" for m, n in unpickler.unknown))
     mapping, storage = state["state_dict_metadata"], state.get("storage_data")
-    if not isinstance(mapping, dict) or not isinstance(storage, dict):
-        raise _Unusual
-    planner = state.get("planner_data") or {}
-    if set(state) - _FIELDS or not isinstance(planner, dict):
-        raise _Unusual  # something else might have mentioned the objects before the mappings do
-    if set(map(type, chain.from_iterable(planner.values()))) - {str, int}:
-        raise _Unusual
-    if not len(storage) == len(columns.fqns) == len(columns.paths) == len(columns.offsets):
-        raise _Unusual
-    if set(map(type, storage)) - {index} or set(map(type, storage.values())) - {place}:
-        raise _Unusual
+    if type(mapping) is not dict or type(storage) is not dict:
+        raise Unusual
+    _same(storage, columns.indices)
+    _same(storage.values(), columns.places)
     storage.clear()
-    old = _fill_entries(parsed, mapping, columns, chunk)
+    old = _fill_entries(parsed, mapping, columns)
     _check_columns(columns)
     parsed.items = Items(
         columns.fqns,
@@ -217,41 +277,44 @@ def _parse(reader: Reader, source: str) -> Parsed:
         columns.lengths,
         {i: tuple(names) for i, names in columns.transforms.items() if names},
     )
-    if not isinstance(state.get("storage_meta"), StorageMetaRecord | None):
-        raise _Unusual
     read_rest(parsed, state, old_properties=old)
     if parsed.faults:
-        raise _Unusual
+        raise Unusual
     return parsed
 
 
-def _fill_entries(
-    parsed: Parsed, mapping: dict[object, object], columns: _Columns, chunk: type
-) -> bool:
+def _same(found: Iterable[object], made: list[object]) -> None:
+    """Accept only the very objects that were built, each once and in that order."""
+    objects = list(found)
+    if len(objects) != len(made) or not all(map(is_, objects, made)):
+        raise Unusual
+
+
+def _fill_entries(parsed: Parsed, mapping: dict[object, object], columns: _Columns) -> bool:
     """Cut the chunk columns into tensors; return whether torch 2.2 or earlier wrote them."""
+    held: list[object] = []
     used = position = 0
     kinds: set[str] = set()
     for fqn, record in mapping.items():
         if not isinstance(fqn, str):
-            raise _Unusual
+            raise Unusual
         if isinstance(record, BytesRecord):
             parsed.entries[fqn] = ObjectEntry(fqn)
             continue
         state = getattr(record, "state", None) if isinstance(record, TensorRecord) else None
         if not isinstance(state, dict) or len(state) != 3:
-            raise _Unusual
+            raise Unusual
         shape, chunks, properties = state["size"], state["chunks"], state["properties"]
         if type(shape) is not tuple or type(chunks) is not list:
-            raise _Unusual
+            raise Unusual
         if not sound_properties(properties):
-            raise _Unusual
+            raise Unusual
         if not all(type(n) is int and 0 <= n < 1 << 63 for n in shape):
-            raise _Unusual
-        if set(map(type, chunks)) - {chunk}:
-            raise _Unusual
+            raise Unusual
+        held.extend(chunks)
         ndim, count = len(shape), len(chunks)
         if ndim > 64 or set(columns.offset_widths[used : used + count]) - {ndim}:
-            raise _Unusual
+            raise Unusual
         width = ndim * count
         boxes = Boxes(
             ndim,
@@ -264,24 +327,25 @@ def _fill_entries(
         parsed.entries[fqn] = TensorEntry(
             fqn, dtype_name(properties), shape, boxes, requires_grad(properties)
         )
+    _same(held, columns.chunks)
     ends = {len(columns.chunk_offsets), len(columns.chunk_sizes), position}
     if used != len(columns.offset_widths) or len(ends) != 1:
-        raise _Unusual
+        raise Unusual
     if columns.offset_widths != columns.size_widths:
-        raise _Unusual
+        raise Unusual
     return "OldPropertiesRecord" in kinds
 
 
 def _check_columns(columns: _Columns) -> None:
     """Accept only names, origins and transforms of the right type."""
     if set(map(type, columns.fqns)) - {str} or set(map(type, columns.paths)) - {str}:
-        raise _Unusual
+        raise Unusual
     if columns.hint_types - {int, type(None)} or columns.number_types - {int}:
-        raise _Unusual
+        raise Unusual
     if min(columns.offsets, default=0) < 0 or min(columns.lengths, default=0) < 0:
-        raise _Unusual
+        raise Unusual
     if set(map(type, chain.from_iterable(filter(None, columns.origins)))) - {int}:
-        raise _Unusual
+        raise Unusual
     # few: every tensor is cut at the same places
     for origin in columns.shapes.union(columns.origins):
         if origin is not None and not (
@@ -289,7 +353,7 @@ def _check_columns(columns: _Columns) -> None:
             and len(origin) <= 64
             and all(type(n) is int and 0 <= n < _WORD for n in origin)
         ):
-            raise _Unusual
+            raise Unusual
     for names in columns.transforms.values():
         if names and not (isinstance(names, list) and all(isinstance(n, str) for n in names)):
-            raise _Unusual
+            raise Unusual

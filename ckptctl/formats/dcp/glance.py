@@ -40,7 +40,7 @@ def _steps(store: Store, path: str) -> Iterator[float]:
 
 
 def _items(store: Store, path: str, name: str) -> list[Item]:
-    from ckptctl.formats.dcp.columns import parse_metadata
+    from ckptctl.formats.dcp.apart import parse_metadata
 
     with store.open(f"{path}/{name}") as reader:
         if reader.size > _LARGEST:

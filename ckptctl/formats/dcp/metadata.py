@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 
 from ckptctl.dataclass import dataclass
-from ckptctl.errors import MalformedData, RunsCode
+from ckptctl.errors import MalformedData
+from ckptctl.formats.budget import fault_kind
 from ckptctl.formats.dcp.classes import (
     TABLE,
     BytesRecord,
@@ -20,11 +21,13 @@ from ckptctl.formats.dcp.classes import (
     StorageRecord,
     TensorRecord,
     dtype_name,
+    is_derived,
     is_stock,
     requires_grad,
     sound_properties,
 )
-from ckptctl.formats.pickles.unpickler import Opaque, SafeUnpickler, load
+from ckptctl.formats.pickles.machine import Machine
+from ckptctl.formats.pickles.unpickler import Opaque, load
 from ckptctl.model.checkpoint import (
     Entry,
     Fault,
@@ -70,18 +73,16 @@ def parse(data: bytes, source: str) -> Parsed:
         parsed.fault(FaultKind.UNREADABLE_METADATA, "the file is empty")
         return parsed
     try:
-        root, unpickler, end = load(data, TABLE)
+        root, machine, end = load(data, TABLE)
         state = root_state(root)
     except MalformedData as error:
         parsed.readable = False
-        if isinstance(error, RunsCode):
-            parsed.fault(FaultKind.UNSAFE_METADATA, str(error))
-        else:
-            parsed.fault(FaultKind.UNREADABLE_METADATA, str(error))
+        kind = fault_kind(error)
+        parsed.fault(kind, str(error))
         return parsed
-    describe_globals(parsed, unpickler)
-    gone = [f"{module}.{name}" for module, name in unpickler.unknown if is_stock(module)]
-    if gone and not unpickler.dangerous:
+    describe_globals(parsed, machine)
+    gone = [f"{module}.{name}" for module, name in machine.unknown if is_stock(module)]
+    if gone:
         parsed.readable = False
         parsed.fault(
             FaultKind.UNREADABLE_METADATA, f"it names {gone[0]}, which torch does not have"
@@ -93,12 +94,11 @@ def parse(data: bytes, source: str) -> Parsed:
         )
     if state is None:
         parsed.readable = False
-        if not any(f.kind is FaultKind.UNSAFE_METADATA for f in parsed.faults):
-            kind = root.label() if isinstance(root, Opaque) else type(root).__name__
-            parsed.fault(
-                FaultKind.UNREADABLE_METADATA,
-                f"it holds a {kind}, not the Metadata of a DCP checkpoint",
-            )
+        what = root.label() if isinstance(root, Opaque) else type(root).__name__
+        parsed.fault(
+            FaultKind.UNREADABLE_METADATA,
+            f"it holds a {what[:200]}, not the Metadata of a DCP checkpoint",
+        )
         return parsed
     _read_entries(parsed, state.get("state_dict_metadata"))
     _read_storage(parsed, state.get("storage_data"))
@@ -108,20 +108,17 @@ def parse(data: bytes, source: str) -> Parsed:
 
 def root_state(root: object) -> dict[str, object] | None:
     """Return the fields of a ``Metadata`` or of a class derived from it, else None."""
-    state = getattr(root, "state", None) if isinstance(root, MetadataRecord | Opaque) else None
+    if not (isinstance(root, MetadataRecord) or is_derived(root, "Metadata")):
+        return None
+    state = getattr(root, "state", None)
     if isinstance(state, dict) and "state_dict_metadata" in state:
         return state
     return None
 
 
-def describe_globals(parsed: Parsed, unpickler: SafeUnpickler) -> None:
-    """Record which classes were not understood, and whether one has no business there."""
-    parsed.opaque_classes = tuple(sorted(f"{m}.{n}" for m, n in unpickler.unknown))
-    if unpickler.dangerous:
-        parsed.fault(
-            FaultKind.UNSAFE_METADATA,
-            f"it asks its reader to run {', '.join(unpickler.dangerous[:4])}; nothing was run",
-        )
+def describe_globals(parsed: Parsed, machine: Machine) -> None:
+    """Record which classes were not understood."""
+    parsed.opaque_classes = tuple(sorted(f"{m}.{n}" for m, n in machine.unknown))
 
 
 def _shape(value: object) -> Shape | None:
@@ -135,19 +132,9 @@ def _shape(value: object) -> Shape | None:
 
 
 def _fields(found: object, kind: type[Record]) -> dict[str, object] | None:
-    """Return the fields of a record, also of one whose class another package derived (OLMo does)."""
-    derived = isinstance(found, Opaque) and found.name == _NAMES[kind]
-    state = getattr(found, "state", None)
-    if (isinstance(found, kind) or derived) and isinstance(state, dict):
-        return state
-    return None
-
-
-_NAMES: dict[type[Record], str] = {
-    ChunkRecord: "ChunkStorageMetadata",
-    IndexRecord: "MetadataIndex",
-    StorageRecord: "_StorageInfo",
-}
+    """Return the fields of a record of exactly this kind."""
+    state = found.state if isinstance(found, kind) else None
+    return state if isinstance(state, dict) else None
 
 
 def _read_entries(parsed: Parsed, mapping: object) -> None:
@@ -264,9 +251,8 @@ def read_rest(parsed: Parsed, state: Mapping[str, object], *, old_properties: bo
     meta = state.get("storage_meta")
     fields = getattr(meta, "state", None)
     fields = fields if isinstance(fields, dict) else {}
-    if not isinstance(meta, StorageMetaRecord | None) or not isinstance(
-        fields.get("checkpoint_id"), str | None
-    ):
+    derived = isinstance(meta, StorageMetaRecord | None) or is_derived(meta, "StorageMeta")
+    if not derived or not isinstance(fields.get("checkpoint_id"), str | Opaque | None):
         parsed.fault(
             FaultKind.MALFORMED_ENTRY, "what it says of the save it belongs to is not readable"
         )
@@ -288,7 +274,7 @@ def _written_by(
     rules: tuple[tuple[Callable[[], bool], str], ...] = (
         (lambda: old_properties, "2.0-2.2"),
         (lambda: "version" in state, "2.9 or later"),
-        (lambda: not isinstance(state.get("storage_meta"), StorageMetaRecord), "2.3 or earlier"),
+        (lambda: state.get("storage_meta") is None, "2.3 or earlier"),
         (lambda: "modules" in fields, "2.7-2.8"),
     )
     return next((name for holds, name in rules if holds()), "2.4-2.6")

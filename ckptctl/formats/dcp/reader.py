@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ckptctl.errors import NotFound
 from ckptctl.formats import listing
-from ckptctl.formats.dcp.columns import parse_metadata
+from ckptctl.formats.dcp.apart import parse_metadata
 from ckptctl.formats.dcp.metadata import Parsed
 from ckptctl.model.belonging import foreign
 from ckptctl.model.checkpoint import (

@@ -13,13 +13,14 @@ from functools import lru_cache
 
 from ckptctl.crc import crc32
 from ckptctl.dataclass import dataclass
-from ckptctl.errors import MalformedData, UnsafeData
+from ckptctl.errors import MalformedData
+from ckptctl.formats.budget import item_fault_kind
 from ckptctl.formats.items import transforms
 from ckptctl.formats.items.bytes import RUN, ItemBytes, Sink, Sparse, Spooled, Stream, Whole
 from ckptctl.formats.items.raw import see_raw
 from ckptctl.formats.items.values import Scanner, scanner_of, values_of
 from ckptctl.formats.pickles.tensors import parse_tensor
-from ckptctl.formats.pickles.values import dangerous_names
+from ckptctl.formats.pickles.values import named_in
 from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.checkpoint import Fault, FaultKind, Item
 from ckptctl.model.finding import Location
@@ -267,7 +268,7 @@ def _scanner(record: str, small: Mapping[str, bytes]) -> Scanner | None:
     """Return what looks at the values in a record, if what came before it says that it should."""
     try:
         payload = parse_payload(small["data.pkl"])
-    except (KeyError, MalformedData, UnsafeData):  # said of the item once all of it was seen
+    except (KeyError, MalformedData):  # said of the item once all of it was seen
         return None
     return scanner_of(payload, record, big=_big(small))
 
@@ -295,16 +296,10 @@ def _read_small(
     try:
         if tensor:
             return parse_payload(small["data.pkl"])
-        names = dangerous_names(small["data.pkl"])
-    except UnsafeData as error:
-        faults.append(replace(_fault(item, str(error)), kind=FaultKind.UNSAFE_ITEM))
-        return None
+        named_in(small["data.pkl"])
     except MalformedData as error:
-        faults.append(_fault(item, str(error)))
-        return None
-    if names:
-        message = f"it asks its reader to run {', '.join(names[:4])}; nothing was run"
-        faults.append(replace(_fault(item, message), kind=FaultKind.UNSAFE_ITEM))
+        kind = item_fault_kind(error)
+        faults.append(replace(_fault(item, str(error)), kind=kind))
     return None
 
 

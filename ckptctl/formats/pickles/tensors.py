@@ -5,10 +5,14 @@ Source: ``torch/_utils.py`` (``_rebuild_tensor_v2``, ``_rebuild_tensor_v3``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
-from ckptctl.formats.pickles.unpickler import Function, Opaque, load, size
-from ckptctl.model.dtypes import STORAGE_DTYPE, item_size
+from ckptctl.formats.pickles.effects import Attribute
+from ckptctl.formats.pickles.machine import STRICT_OPCODES
+from ckptctl.formats.pickles.unpickler import Function, Opaque, Ordered, load, ordered, size
+from ckptctl.model.dtypes import FLOATING, ITEM_SIZE, STORAGE_DTYPE, item_size
 from ckptctl.model.observation import Payload
 
 
@@ -51,70 +55,123 @@ def _numbers(value: object) -> tuple[int, ...]:
     raise MalformedData("a tensor's shape, stride or offset is not made of sizes")
 
 
-def _tensor(storage: object, dtype: object, view: tuple[object, ...], flags: object) -> TensorRef:
+def _flags(found: object) -> tuple[str, ...]:
+    """Return the bits that a tensor's metadata sets: torch asks whether they are there, not how."""
+    if found is None:
+        return ()
+    if type(found) not in (dict, Ordered) or len(found) > 64:  # type: ignore[arg-type]
+        raise MalformedData("a tensor's flags are not named")
+    for name, value in found.items():  # type: ignore[attr-defined]
+        if type(name) is not str or type(value) not in (bool, int):
+            raise MalformedData("a tensor's flags are not named")
+    return tuple(found)  # type: ignore[arg-type]
+
+
+def _tensor(
+    storage: object,
+    dtype: object,
+    view: tuple[object, ...],
+    grad: object = False,
+    hooks: object = None,
+    flags: object = None,
+) -> TensorRef:
     offset, shape, stride = _numbers((view[0],)), _numbers(view[1]), _numbers(view[2])
     if not isinstance(storage, StorageRef) or len(shape) != len(stride):
         raise MalformedData("a tensor has no storage, or as many strides as it has dimensions")
     if isinstance(dtype, type) and issubclass(dtype, Opaque):
-        dtype = dtype.name
-    if not isinstance(dtype, str):
+        dtype = dtype.name if dtype.module == "torch" else None
+    if type(dtype) is not str:
         raise MalformedData("a tensor's dtype is not one")
-    names = flags if isinstance(flags, dict) else {}
-    if len(names) > 64 or not all(isinstance(name, str) for name in names):
-        raise MalformedData("a tensor's flags are not named")
-    set_ = tuple(name for name, value in names.items() if value is True)
-    return TensorRef(storage, dtype, offset[0], shape, stride, set_)
+    if type(grad) is not bool or (grad and dtype in ITEM_SIZE and dtype not in FLOATING):
+        raise MalformedData(f"whether a gradient is wanted of a tensor of {dtype} is not readable")
+    if not (hooks is None or type(hooks) in (dict, Ordered)):
+        raise MalformedData("a tensor's hooks are no mapping")
+    return TensorRef(storage, dtype, offset[0], shape, stride, _flags(flags))
 
 
-def _rebuild_v2(
-    storage: object,
-    offset: object,
-    shape: object,
-    stride: object,
-    requires_grad: object = False,
-    hooks: object = None,
-    flags: object = None,
-) -> TensorRef:
-    dtype = storage.dtype if isinstance(storage, StorageRef) and storage.dtype else "?"
-    return _tensor(storage, dtype, (offset, shape, stride), flags)
+def _dtype_of(storage: object) -> str:
+    """Return the dtype of a storage's elements: torch takes bytes for those of an untyped one."""
+    return (storage.dtype or "uint8") if isinstance(storage, StorageRef) else "?"
 
 
-def _rebuild_v3(
-    storage: object,
-    offset: object,
-    shape: object,
-    stride: object,
-    requires_grad: object,
-    hooks: object,
-    dtype: object,
-    flags: object = None,
-) -> TensorRef:
-    return _tensor(storage, dtype, (offset, shape, stride), flags)
+def _rebuild(*args: object) -> TensorRef:
+    storage, *view = args
+    return _tensor(storage, _dtype_of(storage), (view[0], view[1], view[2]))
 
 
-def persistent_storage(pid: object) -> StorageRef:
-    """Resolve ``('storage', class, key, location, count)``."""
-    if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage"):
-        raise MalformedData("a persistent id does not name a storage")
-    _, kind, key, _, count = pid
-    if isinstance(kind, type) and issubclass(kind, Opaque):
-        kind = kind.name
-    if not isinstance(kind, str) or not isinstance(key, str) or type(count) is not int or count < 0:
-        raise MalformedData("a persistent id does not name a storage")
-    return StorageRef(None if kind == "UntypedStorage" else kind, key, count)
+def _rebuild_v2(*args: object) -> TensorRef:
+    storage, offset, shape, stride, grad, hooks, *flags = args
+    return _tensor(storage, _dtype_of(storage), (offset, shape, stride), grad, hooks, *flags)
+
+
+def _rebuild_v3(*args: object) -> TensorRef:
+    storage, offset, shape, stride, grad, hooks, dtype, *flags = args
+    return _tensor(storage, dtype, (offset, shape, stride), grad, hooks, *flags)
+
+
+def _parameter(*args: object) -> object:
+    data, grad, hooks = args
+    if not isinstance(data, TensorRef | Opaque) or type(grad) is not bool:
+        raise MalformedData("a parameter holds no tensor")
+    if not (hooks is None or type(hooks) in (dict, Ordered)):
+        raise MalformedData("a parameter's hooks are no mapping")
+    return data
+
+
+class Storages:
+    """Resolves persistent ids of one pickle; torch takes a storage's first description for all."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._known: dict[str, StorageRef] = {}
+
+    def __call__(self, pid: object) -> StorageRef:
+        """Resolve ``('storage', class, key, location, count)``."""
+        if not (type(pid) is tuple and len(pid) == 5 and pid[0] == "storage"):
+            raise MalformedData("a persistent id does not name a storage")
+        _, kind, key, location, count = pid
+        if (
+            not isinstance(kind, _StorageClass)
+            or type(key) is not str
+            or type(location) is not str
+            or type(count) is not int
+            or not 0 <= count < 1 << 63
+        ):
+            raise MalformedData("a persistent id does not name a storage")
+        found = StorageRef(kind.dtype, key, count)
+        if self._known.setdefault(key, found) != found:
+            raise MalformedData(f"it describes the storage {key[:40]} in two ways")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _StorageClass:
+    """A class of storages, as a pickle names it; ``dtype`` is None for bytes."""
+
+    dtype: str | None
+
+
+def _arity(least: int, most: int, call: Callable[..., object]) -> Function:
+    def checked(*args: object) -> object:
+        if not least <= len(args) <= most:
+            raise MalformedData(f"a tensor is made of {len(args)} parts")
+        return call(*args)
+
+    return Function(checked)
 
 
 TABLE: dict[tuple[str, str], object] = {
-    ("torch._utils", "_rebuild_tensor_v2"): Function(_rebuild_v2),
-    ("torch._utils", "_rebuild_tensor_v3"): Function(_rebuild_v3),
-    ("torch._utils", "_rebuild_parameter"): Function(lambda data, *_: data),
-    ("torch.storage", "UntypedStorage"): "UntypedStorage",
-    ("torch", "UntypedStorage"): "UntypedStorage",
-    ("torch.storage", "TypedStorage"): "UntypedStorage",
-    ("torch", "Size"): Function(size),
-    ("collections", "OrderedDict"): dict,
+    ("torch._utils", "_rebuild_tensor"): _arity(4, 4, _rebuild),
+    ("torch._utils", "_rebuild_tensor_v2"): _arity(6, 7, _rebuild_v2),
+    ("torch._utils", "_rebuild_tensor_v3"): _arity(7, 8, _rebuild_v3),
+    ("torch._utils", "_rebuild_parameter"): _arity(3, 3, _parameter),
+    ("torch.storage", "UntypedStorage"): _StorageClass(None),
+    ("torch", "UntypedStorage"): _StorageClass(None),
+    ("torch", "Size"): _arity(1, 1, size),
+    ("collections", "OrderedDict"): _arity(0, 1, ordered),
+    ("builtins", "getattr"): Attribute(lambda *_: None),
     **{
-        (module, name): dtype
+        (module, name): _StorageClass(dtype)
         for name, dtype in STORAGE_DTYPE.items()
         for module in ("torch", "torch.storage")
     },
@@ -122,20 +179,21 @@ TABLE: dict[tuple[str, str], object] = {
 
 
 def parse_tensor(data: bytes) -> Payload:
-    """Read the ``data.pkl`` of a tensor item.
+    """Read the ``data.pkl`` of a tensor item, which torch reads with its weights-only unpickler.
 
     Raises ``MalformedData`` where it is no tensor at all. A tensor subclass or a layout other
     than strided comes back with its class as ``kind`` and nothing else filled in.
     """
-    value, unpickler, end = load(data, TABLE, persistent=persistent_storage)
-    if unpickler.dangerous:
-        raise MalformedData(
-            f"data.pkl asks its reader to run {', '.join(unpickler.dangerous[:4])}; nothing was run"
-        )
+    value, machine, end = load(
+        data, TABLE, persistent=Storages(), opcodes=STRICT_OPCODES, foreign=True
+    )
     if end != len(data):
         raise MalformedData(f"{len(data) - end} bytes follow the pickle in data.pkl")
     if isinstance(value, Opaque):
-        return Payload(kind=value.label())
+        return Payload(kind=_kind(value))
+    refused = [*machine.tolerated, *(f"{module}.{name}" for module, name in machine.unknown)]
+    if refused:
+        raise MalformedData(f"data.pkl names {refused[0][:200]}, which torch refuses to load")
     if not isinstance(value, TensorRef):
         raise MalformedData(f"data.pkl holds a {type(value).__name__} where a tensor was expected")
     width = item_size(value.dtype)
@@ -157,3 +215,12 @@ def parse_tensor(data: bytes) -> Payload:
         -1 if size is None else size,
         value.flags,
     )
+
+
+def _kind(value: Opaque) -> str:
+    """Name what a tensor of another class is: the class it is rebuilt as, where it says that."""
+    if value.label() == "torch._tensor._rebuild_from_type_v2" and len(value.args) == 4:
+        named = value.args[1]
+        if isinstance(named, type) and issubclass(named, Opaque):
+            return named.label()
+    return value.label()

@@ -11,10 +11,19 @@ import struct
 from collections.abc import Callable, Iterable
 
 from ckptctl.dataclass import dataclass
-from ckptctl.errors import MalformedData
+from ckptctl.errors import MalformedData, RunsCode, TooLarge
+from ckptctl.formats.pickles.allowed import is_class
 from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
-from ckptctl.formats.pickles.tensors import StorageRef, TensorRef, persistent_storage
-from ckptctl.formats.pickles.unpickler import Function, Opaque, Sealed, attributes_of, load
+from ckptctl.formats.pickles.tensors import StorageRef, Storages, TensorRef
+from ckptctl.formats.pickles.unpickler import (
+    Function,
+    Opaque,
+    Ordered,
+    Stateful,
+    attributes_of,
+    load,
+    ordered,
+)
 from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.checkpoint import Stored
 
@@ -56,8 +65,8 @@ class Described:
         return {"described": self.text}
 
 
-class _Budget:
-    """What one value may make out of little: bytes and members, each time it asks for more."""
+class _Copies:
+    """What one pickle may copy: bytes and members, each time it asks for more."""
 
     def __init__(self) -> None:
         self._left = 4 * MAX_VALUE
@@ -65,59 +74,64 @@ class _Budget:
     def take(self, count: int) -> None:
         self._left -= count
         if self._left < 0:
-            raise MalformedData("it makes too much out of too little")
+            raise TooLarge("it makes too much out of too little")
 
-    def encode(self, text: object, encoding: object = "latin1") -> object:
-        if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-            raise MalformedData("bytes are spelled in an encoding other than latin1")
+    def encode(self, *args: object) -> bytes:
+        text, encoding = (*args, "latin1")[:2]
+        if type(text) is not str or encoding not in ("latin1", "latin-1") or len(args) > 2:
+            raise RunsCode("it asks its reader to run _codecs.encode; nothing was run")
         self.take(len(text))
         return text.encode("latin1")
 
-    def members(self, kind: Callable[[Iterable[object]], object]) -> Function:
-        def build(found: object = (), longest: object = None) -> object:
-            if longest is not None and type(longest) is not int:  # of a deque
+    def members(self, kind: Callable[[Iterable[object]], object], most: int) -> Function:
+        def build(*args: object) -> object:
+            found, *longest = args or ((),)
+            if len(args) > most or any(one is not None and type(one) is not int for one in longest):
                 raise MalformedData("the length of a container is no number")
-            if not isinstance(found, list | tuple | set | frozenset | dict):
+            if type(found) not in (list, tuple, set, frozenset, dict, Ordered):
                 raise MalformedData("a container is not made of members")
-            self.take(len(found))
-            return kind(found)
+            self.take(len(found))  # type: ignore[arg-type]
+            return kind(found)  # type: ignore[arg-type]
 
         return Function(build)
 
-    def mapping(self, *args: object) -> object:
+    def mapping(self, most: int) -> Function:
         """Build what is a mapping apart from its class: OrderedDict, Counter, defaultdict."""
-        pairs = args[-1] if args else {}
-        if isinstance(pairs, dict):
-            self.take(len(pairs))
-            return dict(pairs)
-        if isinstance(pairs, list):
-            self.take(len(pairs))
-            return {p[0]: p[1] for p in pairs if isinstance(p, list | tuple) and len(p) == 2}
-        return {}
+
+        def build(*args: object) -> Ordered:
+            *factory, pairs = args if len(args) == most else (*args, ())
+            if len(args) > most or not all(_may_make_members(one) for one in factory):
+                raise MalformedData("a mapping is not made of pairs")
+            found = ordered(pairs)
+            self.take(len(found))
+            return found
+
+        return Function(build)
 
 
-class _Stream(metaclass=Sealed):
-    """A stream of bytes in memory, which a value may hold; only its length is kept."""
+def _may_make_members(factory: object) -> bool:
+    """Tell whether something stands for the function that makes a mapping's missing members."""
+    return factory is None or isinstance(factory, type | Function | Opaque)
+
+
+class _Stream(Stateful):
+    """A stream of bytes or text in memory, which a value may hold; only its length is kept."""
 
     __slots__ = ("text",)
     text: str
 
-    def __new__(cls, data: object = b"", *_: object) -> _Stream:
-        """Note how long it is."""
-        self = object.__new__(cls)
-        self.text = f"stream of {len(data) if isinstance(data, bytes) else 0} bytes"
-        return self
+    def __init__(self) -> None:
+        self.text = "empty stream"
 
-    def __init__(self, *_: object) -> None:
-        """Accept what ``__new__`` has seen."""
-
-    def __setstate__(self, state: object) -> None:
-        """Take the bytes that a pickle fills it with: they come before position and attributes."""
-        data = state[0] if isinstance(state, tuple) and state else b""
-        self.text = f"stream of {len(data) if isinstance(data, bytes) else 0} bytes"
+    def take_state(self, state: object) -> None:
+        """Take what a pickle fills it with: it comes before position and attributes."""
+        data = state[0] if type(state) is tuple and state else None
+        if type(data) not in (bytes, str, bytearray):
+            raise MalformedData("a stream in memory is not filled with bytes")
+        self.text = f"stream of {len(data)} bytes"  # type: ignore[arg-type]
 
 
-class _Array:
+class _Array(Stateful):
     """A numpy array being rebuilt: its state is (version, shape, dtype, order, data)."""
 
     __slots__ = ("text",)
@@ -125,11 +139,14 @@ class _Array:
     def __init__(self) -> None:
         self.text = "numpy array"
 
-    def __setstate__(self, state: object) -> None:
+    def take_state(self, state: object) -> None:
         if isinstance(state, tuple) and len(state) >= 3:
             dtype = state[2].text if isinstance(state[2], _Array) else "?"
-            shape = list(state[1]) if isinstance(state[1], tuple) else "?"
-            self.text = f"numpy array {dtype} {shape}"
+            shape = state[1]
+            if type(shape) is tuple and len(shape) <= 64 and all(type(n) is int for n in shape):
+                self.text = f"numpy array {dtype} {[min(n, 1 << 63) for n in shape]}"
+            else:
+                self.text = f"numpy array {dtype}"
 
 
 class _Dtype(_Array):
@@ -138,17 +155,26 @@ class _Dtype(_Array):
     __slots__ = ()
 
     def __init__(self, name: object = "?") -> None:
-        self.text = name if isinstance(name, str) else "?"
+        self.text = name[:64] if type(name) is str else "?"
 
-    def __setstate__(self, state: object) -> None:
+    def take_state(self, state: object) -> None:
         """Keep the name."""
 
 
-def _dtype(name: object = "?", *_: object) -> object:
-    return _Dtype(name)
+def _array(*args: object) -> object:
+    if len(args) != 3 or not (args[0] == "ndarray" or is_class(args[0])):
+        raise MalformedData("a numpy array is rebuilt from something else")
+    return _Array()
 
 
-def _scalar(dtype: object = None, data: object = b"", *_: object) -> object:
+def _dtype(*args: object) -> object:
+    if not 1 <= len(args) <= 3:
+        raise MalformedData("a numpy dtype has no name")
+    return _Dtype(args[0])
+
+
+def _scalar(*args: object) -> object:
+    dtype, data = args if len(args) == 2 else (None, b"")
     code = dtype.text if isinstance(dtype, _Dtype) else ""
     form = {"f8": "<d", "f4": "<f", "i8": "<q", "i4": "<i", "u8": "<Q", "u4": "<I", "b1": "<?"}
     if isinstance(data, bytes) and code in form and len(data) == struct.calcsize(form[code]):
@@ -158,19 +184,23 @@ def _scalar(dtype: object = None, data: object = b"", *_: object) -> object:
 
 def _when(kind: Callable[..., object]) -> Function:
     def build(*args: object) -> object:
+        if len(args) > 8:
+            raise MalformedData("a time is not made of numbers")
         for given in (args, args[:1]):  # the second argument is a time zone, not always readable
-            try:
-                return str(kind(*given))
-            except (TypeError, ValueError, OverflowError):
-                continue
+            if all(type(one) in (int, float, bytes) for one in given):
+                try:
+                    return str(kind(*given))
+                except (TypeError, ValueError, OverflowError):
+                    continue
         return Described("time")
 
     return Function(build)
 
 
-def _complex(real: object = 0, imaginary: object = 0) -> object:
-    if isinstance(real, int | float) and isinstance(imaginary, int | float):
-        return complex(real, imaginary)
+def _complex(*args: object) -> object:
+    numbers = [one for one in args if isinstance(one, int | float)]
+    if len(args) == len(numbers) <= 2:
+        return complex(*numbers)
     return Described("complex number")
 
 
@@ -180,27 +210,41 @@ def _range(*numbers: object) -> object:
     return Described("range")
 
 
+def _bytes(*args: object) -> bytes:
+    if not args:
+        return b""
+    if len(args) == 1 and type(args[0]) is bytes:
+        return args[0]
+    raise RunsCode("it asks its reader to run builtins.bytes; nothing was run")
+
+
+def _slice(*args: object) -> object:
+    if not 1 <= len(args) <= 3:
+        raise MalformedData("a slice is not made of its ends")
+    return Described("slice")
+
+
 def _device(*parts: object) -> object:
-    if len(parts) <= 2 and all(
-        (isinstance(p, str) and len(p) < 64) or (type(p) is int and 0 <= p < 1 << 31) for p in parts
+    if 1 <= len(parts) <= 2 and all(
+        (type(p) is str and len(p) < 64) or (type(p) is int and 0 <= p < 1 << 31) for p in parts
     ):
         return ":".join(map(str, parts))
-    return Described("device")
+    raise MalformedData("a device is not named")
 
 
 _CALLS: dict[tuple[str, str], object] = {
     **TENSOR_TABLE,
     ("builtins", "complex"): Function(_complex),
-    ("builtins", "bytes"): Function(lambda *_: b""),
-    ("builtins", "slice"): Function(lambda *_: Described("slice")),
+    ("builtins", "bytes"): Function(_bytes),
+    ("builtins", "slice"): Function(_slice),
     ("builtins", "range"): Function(_range),
     ("datetime", "datetime"): _when(datetime.datetime),
     ("datetime", "date"): _when(datetime.date),
     ("datetime", "timedelta"): _when(datetime.timedelta),
     ("torch", "device"): Function(_device),
-    ("_io", "BytesIO"): _Stream,
+    **{(module, name): _Stream for module in ("_io", "io") for name in ("BytesIO", "StringIO")},
     **{
-        (module, "_reconstruct"): Function(lambda *_: _Array())
+        (module, "_reconstruct"): Function(_array)
         for module in ("numpy.core.multiarray", "numpy._core.multiarray")
     },
     **{
@@ -214,31 +258,26 @@ _CALLS: dict[tuple[str, str], object] = {
 
 def value_table() -> dict[tuple[str, str], object]:
     """Return what a pickle of values may name, with a budget of its own."""
-    budget = _Budget()
-    mapping = Function(budget.mapping)
+    copies = _Copies()
     return {
         **_CALLS,
-        ("builtins", "set"): budget.members(set),
-        ("builtins", "frozenset"): budget.members(frozenset),
-        ("collections", "deque"): budget.members(list),
-        ("collections", "OrderedDict"): mapping,
-        ("collections", "defaultdict"): mapping,
-        ("collections", "Counter"): mapping,
-        ("_codecs", "encode"): Function(budget.encode),
+        ("builtins", "set"): copies.members(set, 1),
+        ("builtins", "frozenset"): copies.members(frozenset, 1),
+        ("collections", "deque"): copies.members(list, 2),
+        ("collections", "OrderedDict"): copies.mapping(1),
+        ("collections", "defaultdict"): copies.mapping(2),
+        ("collections", "Counter"): copies.mapping(1),
+        ("_codecs", "encode"): Function(copies.encode),
     }
 
 
-def dangerous_names(data: bytes) -> list[str]:
-    """List what a pickle of values names that no training state has business naming.
+def named_in(data: bytes) -> list[str]:
+    """List the globals that a pickle of values names and this tool does not know.
 
-    Raises ``MalformedData`` where it cannot be read.
+    Raises ``MalformedData`` where it cannot be read, ``RunsCode`` where it calls what it must not.
     """
-    _, unpickler, _ = load(data, value_table(), persistent=persistent_storage)
-    return [name for name in unpickler.dangerous if not name.startswith(_PLAIN_PYTHON)]
-
-
-_PLAIN_PYTHON = ("builtins.getattr", "functools.", "operator.", "_operator.", "types.")
-"""Named by pickled bound methods, partials and the like, which some states hold."""
+    _, machine, _ = load(data, value_table(), persistent=Storages())
+    return [f"{module}.{name}" for module, name in machine.unknown]
 
 
 def decode_item(data: bytes, *, attributes: bool = False) -> object:
@@ -261,9 +300,7 @@ def decode_item(data: bytes, *, attributes: bool = False) -> object:
         places[head.name] = (start, start + head.size)
     if "data.pkl" not in places:
         raise MalformedData("it has no data.pkl")
-    value, _, _ = load(
-        data[slice(*places["data.pkl"])], value_table(), persistent=persistent_storage
-    )
+    value, _, _ = load(data[slice(*places["data.pkl"])], value_table(), persistent=Storages())
     storages = {name: data[slice(*place)] for name, place in places.items()}
     little = storages.get("byteorder", b"little") != b"big"
     return _Plainer(storages, little=little, attributes=attributes).plain(value, 0)
@@ -274,7 +311,7 @@ def decode_pickle(data: bytes) -> object:
 
     Raises ``MalformedData`` where it is damaged.
     """
-    value, _, _ = load(data, value_table(), persistent=persistent_storage)
+    value, _, _ = load(data, value_table(), persistent=Storages())
     return _Plainer({}, little=True, attributes=False).plain(value, 0)
 
 

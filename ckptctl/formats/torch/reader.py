@@ -12,16 +12,16 @@ from dataclasses import replace
 
 from ckptctl.crc import crc32
 from ckptctl.errors import MalformedData
+from ckptctl.formats.budget import fault_kind
 from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
-from ckptctl.formats.pickles.tensors import TensorRef, persistent_storage
-from ckptctl.formats.pickles.unpickler import Function, load
+from ckptctl.formats.pickles.tensors import Storages, TensorRef
+from ckptctl.formats.pickles.unpickler import load
 from ckptctl.formats.pickles.values import value_table
 from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.checkpoint import (
     Checkpoint,
     Entry,
     Fault,
-    FaultKind,
     File,
     Items,
     ObjectEntry,
@@ -43,21 +43,13 @@ WRITER = "ckptctl"
 Path = tuple[str | int, ...]
 
 
-class _Ordered(dict[object, object]):
-    """An ordered mapping; what torch hangs on it (``_metadata``) is let go."""
-
-    __slots__ = ()
-
-    def __setstate__(self, state: object) -> None:
-        """Ignore attributes."""
-
-
 def read(reader: Reader, file: File) -> Checkpoint:
     """Read the directory and the pickle of one file; damage becomes a fault of the checkpoint."""
     try:
         return _read(reader, file)
     except MalformedData as error:
-        fault = Fault(FaultKind.UNREADABLE_METADATA, str(error), Location(file=file.path))
+        kind = fault_kind(error)
+        fault = Fault(kind, str(error), Location(file=file.path))
         return Checkpoint(NAME, {file.path: file}, faults=(fault,))
 
 
@@ -81,8 +73,7 @@ def unpickle(data: bytes, *, table: Mapping[tuple[str, str], object] | None = No
     ``table`` says what is built of globals: those of values without it.
     """
     known = value_table() if table is None else table
-    known = {**known, ("collections", "OrderedDict"): Function(_ordered)}
-    return load(data, known, persistent=persistent_storage)[0]
+    return load(data, known, persistent=Storages())[0]
 
 
 Places = dict[str, tuple[int, torchzip.Head]]
@@ -120,18 +111,6 @@ def _record(reader: Reader, name: str, start: int, head: torchzip.Head) -> bytes
     if head.crc and found != head.crc:
         raise MalformedData(f"its {name}: CRC-32 is {found:08x}, {head.crc:08x} was written")
     return data
-
-
-def _ordered(*args: object) -> object:
-    pairs = args[0] if args else ()
-    made = _Ordered()
-    if isinstance(pairs, list | tuple):
-        for pair in pairs:
-            if isinstance(pair, list | tuple) and len(pair) == 2:
-                made[pair[0]] = pair[1]
-    elif isinstance(pairs, dict):
-        made.update(pairs)
-    return made
 
 
 def _little(reader: Reader, places: Places) -> bool:

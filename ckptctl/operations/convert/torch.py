@@ -9,7 +9,7 @@ from ckptctl.errors import Findings, MalformedData
 from ckptctl.formats.pickles.plain import fragment, pickle_plain
 from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
 from ckptctl.formats.pickles.unpickler import anatomy
-from ckptctl.formats.pickles.values import dangerous_names
+from ckptctl.formats.pickles.values import named_in
 from ckptctl.formats.torch import reader as torchfile
 from ckptctl.formats.torch import writer
 from ckptctl.formats.torch.reader import unpickle
@@ -180,6 +180,5 @@ def _value(opened: Opened, reading: Reading, fqn: str) -> writer.ValueLeaf:
         data = b"".join(blocks)
     if not data:
         raise Findings(f"{fqn}: it has no data.pkl")
-    if dangerous_names(data):
-        raise MalformedData("it asks its reader to run something")
+    named_in(data)  # refuses what asks its reader to run something
     return writer.ValueLeaf(fragment(data))

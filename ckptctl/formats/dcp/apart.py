@@ -1,0 +1,222 @@
+"""Reads large ``.metadata`` in a process of its own, whose memory and time are limited.
+
+Python's own unpickler is fast, and cannot be stopped from within: a tuple nested a million deep
+overflows its stack, one that is shared is hashed for ever. In a child it takes nobody along. What
+the child has understood comes back as plain columns.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from array import array
+from typing import IO, Any
+
+from ckptctl.errors import MalformedData, TooDeep, TooLarge
+from ckptctl.formats.budget import fault_kind
+from ckptctl.formats.dcp.metadata import Parsed, parse
+from ckptctl.formats.pickles.unpickler import MAX_SIZE
+from ckptctl.model.checkpoint import FaultKind, Items, ObjectEntry, SaveIdentity, TensorEntry
+from ckptctl.model.geometry import Boxes
+from ckptctl.storage import Reader
+
+FAST_FROM = (4 << 20) + 1
+"""Bytes of metadata from which this lane is taken: a process is not worth it for less."""
+
+_CAREFUL_MOST = 1 << 30
+_BLOCK = 1 << 20
+_MIB = 1 << 20
+_MEMORY, _MEMORY_PER_BYTE = 384 * _MIB, 8
+_SECONDS, _SECONDS_PER_MIB = 4, 0.25
+_UNUSUAL, _LARGE = 3, 4
+_CHILD = (
+    "import sys; sys.path[:] = {path!r}; from ckptctl.formats.dcp.apart import main; main({size})"
+)
+_SIGSEGV, _SIGBUS = -11, -7
+
+
+def parse_metadata(reader: Reader, source: str) -> Parsed:
+    """Read one metadata file, by columns where it is large and of the usual form."""
+    try:
+        if reader.size > MAX_SIZE:
+            raise TooLarge(f"{reader.size} bytes of metadata are refused (the limit is {MAX_SIZE})")
+        if reader.size >= FAST_FROM:
+            _refuse_holes(reader)
+            found = parse_apart(reader, source)
+            if found is not None:
+                return found
+    except MalformedData as error:
+        parsed = Parsed(source, readable=False)
+        kind = fault_kind(error)
+        parsed.fault(kind, str(error))
+        return parsed
+    if reader.size > _CAREFUL_MOST:
+        parsed = Parsed(source, readable=False)
+        message = f"{reader.size} bytes of metadata that is not of the usual form are not read"
+        parsed.fault(FaultKind.TOO_LARGE, message)
+        return parsed
+    return parse(reader.read(0, reader.size), source)
+
+
+def _refuse_holes(reader: Reader) -> None:
+    """Look at the ends before very much is read: a sparse file begins or ends with zeros."""
+    if reader.read(0, 1) not in (b"\x80", b"(", b"c", b"}"):
+        raise MalformedData("it does not begin as a pickle does")
+    if not reader.read(reader.size - 1, reader.size).strip(b"\0"):
+        raise MalformedData("it ends with zeros: it was never written to its end")
+
+
+def parse_apart(reader: Reader, source: str) -> Parsed | None:
+    """Return what a child understood, or None for metadata of an unusual form."""
+    code = _CHILD.format(path=sys.path, size=reader.size)
+    try:
+        child = subprocess.Popen(  # noqa: S603 - this very interpreter, with code of ours
+            [sys.executable, "-S", "-E", "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except (OSError, ValueError):
+        return None
+    with child:
+        assert child.stdin is not None and child.stdout is not None  # noqa: S101
+        try:
+            for start in range(0, reader.size, _BLOCK):
+                child.stdin.write(reader.read(start, min(start + _BLOCK, reader.size)))
+            child.stdin.close()
+        except BrokenPipeError:
+            pass  # it has seen enough
+        except BaseException:
+            child.kill()
+            raise
+        try:
+            found = receive(child.stdout, source)
+        except (ValueError, EOFError, LookupError):
+            found = None
+        status = child.wait()
+    if status == 0:
+        return found
+    if status in (_SIGSEGV, _SIGBUS):
+        raise TooDeep("it nests too deeply to be loaded")
+    if status < 0 or status == _LARGE:
+        raise TooLarge("what it describes takes far more memory or time than its own size")
+    return None
+
+
+def main(size: int) -> None:
+    """Be the child: read metadata from the standard input and write columns to the output."""
+    _limit(size)
+    from ckptctl.formats.dcp.columns import Unusual, parse_columns
+    from ckptctl.formats.pickles.unpickler import no_collector
+
+    try:
+        with no_collector():
+            send(parse_columns(sys.stdin.buffer, size, ""), sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+    except Unusual:
+        _leave(_UNUSUAL)
+    except MemoryError:
+        _leave(_LARGE)
+    _leave(0)
+
+
+def _leave(status: int) -> None:
+    """End at once: what millions of objects were worth is given back by the kernel."""
+    import os
+
+    os._exit(status)
+
+
+def _limit(size: int) -> None:
+    try:
+        import resource
+    except ImportError:  # no such thing on Windows
+        return
+    memory = _MEMORY + _MEMORY_PER_BYTE * size
+    seconds = int(_SECONDS + _SECONDS_PER_MIB * (size // _MIB))
+    for kind, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds)):
+        soft, hard = resource.getrlimit(kind)
+        if (soft == resource.RLIM_INFINITY or soft > most) and (
+            hard == resource.RLIM_INFINITY or hard >= most
+        ):
+            resource.setrlimit(kind, (most, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def send(parsed: Parsed, out: IO[bytes]) -> None:
+    """Write what was understood: one line of JSON, then the columns that it lists."""
+    items = parsed.items
+    names = {fqn: number for number, fqn in enumerate(parsed.entries)}
+    paths: dict[str, int] = {}
+    origins: dict[Any, int] = {}
+    columns = [
+        array("q", (names.setdefault(fqn, len(names)) for fqn in items.fqns)),
+        array("q", (paths.setdefault(path, len(paths)) for path in items.paths)),
+        array("q", (origins.setdefault(origin, len(origins)) for origin in items.origins)),
+        items.offsets,
+        items.lengths,
+    ]
+    entries: list[Any] = []
+    offsets, sizes = array("q"), array("q")
+    for entry in parsed.entries.values():
+        if isinstance(entry, TensorEntry):
+            boxes = entry.boxes
+            entries.append([entry.dtype, entry.shape, entry.requires_grad, boxes.ndim, len(boxes)])
+            offsets.extend(boxes.offsets)
+            sizes.extend(boxes.sizes)
+        else:
+            entries.append(None)
+    columns += [offsets, sizes]
+    head = {
+        "entries": entries,
+        "names": list(names),
+        "paths": list(paths),
+        "origins": list(origins),
+        "transforms": list(items.transforms.items()),
+        "state": list(parsed.paths_in_state.items()),
+        "identity": [
+            parsed.identity.save_id,
+            parsed.identity.checkpoint_id,
+            parsed.identity.torch_versions,
+        ],
+        "opaque": parsed.opaque_classes,
+        "columns": [len(column) for column in columns],
+    }
+    out.write(json.dumps(head).encode() + b"\n")
+    for column in columns:
+        out.write(memoryview(column).cast("B") if len(column) else b"")
+
+
+def receive(source: IO[bytes], name: str) -> Parsed:
+    """Read what ``send`` wrote."""
+    head = json.loads(source.readline())
+    columns = []
+    for length in head["columns"]:
+        column = array("q")
+        column.fromfile(source, length)
+        columns.append(column)
+    fqns, paths, origins, offsets, lengths, box_offsets, box_sizes = columns
+    parsed = Parsed(name, opaque_classes=tuple(head["opaque"]))
+    position = 0
+    for fqn, entry in zip(head["names"], head["entries"], strict=False):
+        if entry is None:
+            parsed.entries[fqn] = ObjectEntry(fqn)
+            continue
+        dtype, shape, grad, ndim, count = entry
+        stop = position + ndim * count
+        boxes = Boxes(ndim, count, box_offsets[position:stop], box_sizes[position:stop])
+        parsed.entries[fqn] = TensorEntry(fqn, dtype, tuple(shape), boxes, grad)
+        position = stop
+    known = [None if origin is None else tuple(origin) for origin in head["origins"]]
+    parsed.items = Items(
+        list(map(head["names"].__getitem__, fqns)),
+        list(map(known.__getitem__, origins)),
+        list(map(head["paths"].__getitem__, paths)),
+        offsets,
+        lengths,
+        {number: tuple(names) for number, names in head["transforms"]},
+    )
+    parsed.paths_in_state = {fqn: tuple(path) for fqn, path in head["state"]}
+    parsed.identity = SaveIdentity(*head["identity"])
+    return parsed

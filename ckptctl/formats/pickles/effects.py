@@ -1,0 +1,203 @@
+"""What the opcodes of a pickle do to objects: name, call, make, fill in; each only as allowed."""
+
+from __future__ import annotations
+
+import _compat_pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ckptctl.errors import MalformedData, RunsCode, TooDeep, TooLarge
+from ckptctl.formats.budget import MAX_DEPTH, Budget
+from ckptctl.formats.pickles.allowed import (
+    is_platform,
+    looks_like_class,
+    may_call,
+    may_fill,
+    may_make,
+)
+from ckptctl.formats.pickles.stand_ins import (
+    Function,
+    Opaque,
+    Ordered,
+    Stateful,
+    opaque_class,
+)
+from ckptctl.model.dtypes import NAMES, canonical
+
+_MOST_UNKNOWN = 10_000
+_MISSING = object()
+_KEYS = frozenset({str, int, float, bool, bytes, complex, type(None)})
+
+
+class Attribute(Function):
+    """``getattr``, given first to a function of ours; what that leaves is named and not looked up."""
+
+    __slots__ = ()
+
+
+class Effects:
+    """The objects that one pickle may reach, and what may be done to them."""
+
+    def __init__(
+        self,
+        table: Mapping[tuple[str, str], object],
+        budget: Budget,
+        persistent: Callable[[object], object] | None,
+        *,
+        foreign: bool,
+    ) -> None:
+        """Take what globals mean and what persistent ids stand for."""
+        self._table, self._budget = table, budget
+        self._persistent, self._foreign = persistent, foreign
+        self._protocol = 0
+        self._held = 0
+        self.unknown: dict[tuple[str, str], type[Opaque]] = {}
+        self.tolerated: list[str] = []
+
+    def _resolve(self, pid: object) -> object:
+        if self._persistent is None:
+            raise MalformedData("the pickle refers to something outside itself (a persistent id)")
+        return self._persistent(pid)
+
+    def _global(self, module: object, name: object) -> object:
+        """Resolve a global by the table, a torch dtype by its name, anything else as opaque."""
+        if type(module) is not str or type(name) is not str:
+            raise MalformedData("a global is not named by text")
+        key = (module, name)
+        if self._protocol < 3:
+            if key in _compat_pickle.NAME_MAPPING:
+                key = _compat_pickle.NAME_MAPPING[key]
+            else:
+                key = (_compat_pickle.IMPORT_MAPPING.get(module, module), name)
+        found = self._table.get(key, _MISSING)
+        if found is not _MISSING:
+            return found
+        if key[0] == "torch" and name in NAMES:
+            return canonical(name)
+        return self._named(key)
+
+    def _named(self, key: tuple[str, str]) -> type[Opaque]:
+        found = self.unknown.get(key)
+        if found is None:
+            if len(self.unknown) >= _MOST_UNKNOWN:
+                raise TooLarge(f"it names more than {_MOST_UNKNOWN} different classes")
+            found = self.unknown[key] = opaque_class(*key)
+            self._held += 1200
+        return found
+
+    def _call(self, function: object, args: object) -> object:
+        if type(args) is not tuple:
+            raise MalformedData("a function is not given a tuple of arguments")
+        if type(function) is Function:
+            self._budget.take(len(args))
+            return function(*args)
+        if type(function) is Attribute:
+            return self._attribute(function, args)
+        if isinstance(function, type) and issubclass(function, Opaque):
+            module, name = function.module, function.name
+            if may_call(module, name, args):
+                return function(*args)
+            if self._foreign and not is_platform(module):
+                self.tolerated.append(function.label())
+                return function(*args)
+            raise RunsCode(f"it asks its reader to run {function.label()[:200]}; nothing was run")
+        if isinstance(function, type) and issubclass(function, Stateful):
+            raise MalformedData(f"it calls {function.__name__}, which torch never does")
+        raise RunsCode(f"it asks its reader to call a {type(function).__name__}; nothing was run")
+
+    def _attribute(self, function: Attribute, args: tuple[object, ...]) -> object:
+        found = function(*args)
+        if found is not None:
+            return found
+        holder, name = args if len(args) == 2 else (None, None)
+        if (
+            isinstance(holder, type)
+            and issubclass(holder, Opaque)
+            and looks_like_class(holder.name)
+            and type(name) is str
+            and name.isidentifier()
+            and not name.startswith("__")
+        ):
+            return self._named((holder.module, f"{holder.name}.{name}"))
+        what = (
+            f"builtins.getattr for {str(name)[:40]!r}" if type(name) is str else "builtins.getattr"
+        )
+        raise RunsCode(f"it asks its reader to run {what}; nothing was run")
+
+    def _new(self, kind: object, args: object) -> object:
+        if type(args) is not tuple:
+            raise MalformedData("an object is not given a tuple of arguments")
+        if not isinstance(kind, type):
+            raise MalformedData(f"it makes an object of a {type(kind).__name__}")
+        if issubclass(kind, Opaque):
+            if not may_make(kind.module, kind.name, args):
+                raise RunsCode(f"it asks its reader to run {kind.label()[:200]}; nothing was run")
+            return kind(*args)
+        if issubclass(kind, Stateful) and not args:
+            return kind()
+        raise MalformedData(f"it makes a {kind.__name__} of arguments, which torch never does")
+
+    def _build(self, target: object, state: object) -> int:
+        """Fill an object in; return how many bytes of memory that took."""
+        if isinstance(target, Stateful):
+            target.take_state(state)
+            if type(state) is dict:
+                self._budget.take(len(state))
+                return 64 + 60 * len(state)
+            return 0
+        if isinstance(target, type | Function):
+            raise RunsCode("it changes something that it only names; nothing was run")
+        if type(target) is Ordered and (state is None or type(state) is dict):
+            return 0  # what torch hangs on it (``_metadata``) is let go
+        raise MalformedData(f"it fills in a {type(target).__name__}, which has no state")
+
+    def _set_items(self, target: object, items: list[Any]) -> None:
+        if len(items) % 2:
+            raise MalformedData("a mapping is given a key without a value")
+        if isinstance(target, dict):
+            for index in range(0, len(items), 2):
+                key = items[index]
+                if type(key) not in _KEYS:
+                    self._check_key(key)
+                target[key] = items[index + 1]
+        else:
+            record = self._stand_in(target)
+            record.extend(zip(items[::2], items[1::2], strict=True))
+
+    def _extend(self, target: object, items: list[Any]) -> None:
+        if type(target) is list:
+            target.extend(items)
+        else:
+            self._stand_in(target).extend(items)
+
+    def _add(self, target: object, items: list[Any]) -> None:
+        if type(target) is set:
+            for one in items:
+                self._check_key(one)
+            target.update(items)
+        else:
+            self._stand_in(target).extend(items)
+
+    def _stand_in(self, target: object) -> list[object]:
+        """Return where members of an object of another package are noted."""
+        if isinstance(target, Opaque) and may_fill(target.module, target.name):
+            return target.items
+        if isinstance(target, type | Function | Opaque):
+            raise RunsCode("it puts members into what it only names; nothing was run")
+        raise MalformedData(f"it puts members into a {type(target).__name__}")
+
+    def _check_key(self, key: object) -> None:
+        """Refuse what cannot be hashed, or only by following very many references."""
+        if type(key) is not tuple:
+            hash(key)
+            return
+        pending: list[tuple[object, int]] = [(key, 0)]
+        while pending:
+            one, depth = pending.pop()
+            if type(one) is tuple:
+                if depth > MAX_DEPTH:
+                    raise TooDeep(f"it nests tuples more than {MAX_DEPTH} deep in a key")
+                self._budget.take(8 + len(one))
+                pending.extend((inner, depth + 1) for inner in one)
+            else:
+                hash(one)

@@ -1,0 +1,374 @@
+"""The machine that reads pickles: every opcode, nothing run, and work bounded by a budget.
+
+It builds plain containers, numbers and text itself. What a pickle names comes from a table or is an
+opaque stand-in; what it calls is in the table or on the list of ``allowed``, and otherwise the
+pickle is refused. Semantics are those of ``pickle.Unpickler`` in C. Source: ``pickletools`` and
+``Modules/_pickle.c`` of Python 3.8 to 3.14.
+"""
+
+from __future__ import annotations
+
+import codecs
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ckptctl.errors import MalformedData, TooDeep, TooLarge, UnsafeData
+from ckptctl.formats.budget import Budget
+from ckptctl.formats.pickles.effects import Effects
+
+_SLICE = 1 << 15
+"""Bytes between two looks at the budget."""
+
+_MOST_MARKS = 20_000
+_MOST_DIGITS = 4300
+
+_WIDTHS = {0x54: 4, 0x55: 1, 0x42: 4, 0x43: 1, 0x8D: 8, 0x8E: 8, 0x96: 8, 0x8B: 4}
+
+STRICT_OPCODES = frozenset(b"cRb\x81aesu(t\x85\x86\x87N\x88\x89)]}\x8fJKMGXU\x8aQhjqr\x80.")
+"""What torch's weights-only unpickler knows."""
+
+
+class Machine(Effects):
+    """Reads one pickle; afterwards ``unknown`` lists the globals that no table names.
+
+    ``tolerated`` lists functions and methods of other packages that were called, which is allowed
+    only with ``foreign``: where the loader refuses them anyway.
+    """
+
+    def __init__(
+        self,
+        data: bytes,
+        table: Mapping[tuple[str, str], object],
+        *,
+        budget: Budget,
+        persistent: Callable[[object], object] | None = None,
+        opcodes: frozenset[int] | None = None,
+        foreign: bool = False,
+    ) -> None:
+        """Take a pickle, what its globals mean, and the only opcodes that may occur, if not all."""
+        super().__init__(table, budget, persistent, foreign=foreign)
+        self._data, self._opcodes = data, opcodes
+        self.end = 0
+
+    def run(self) -> object:
+        """Return what the pickle describes; ``end`` is then the position behind it.
+
+        Raises ``MalformedData`` for bytes that are no whole pickle, ``RunsCode`` for one that calls
+        what is not allowed, ``TooLarge`` and ``TooDeep`` for one that asks for too much.
+        """
+        try:
+            return self._run()
+        except MalformedData:
+            raise
+        except IndexError:
+            message = "the pickle ends in the middle of an opcode or pops too much"
+            raise MalformedData(message) from None
+        except struct.error:
+            raise MalformedData("the pickle ends in the middle of an opcode") from None
+        except MemoryError:
+            raise TooLarge("what it describes takes more memory than there is") from None
+        except RecursionError:
+            raise TooDeep("it nests too deeply to be compared") from None
+        except (ValueError, TypeError, OverflowError, KeyError, AttributeError) as error:
+            detail = str(error) or type(error).__name__
+            raise MalformedData(f"not a readable pickle: {detail[:200]}") from None
+
+    def _run(self) -> object:
+        data, size, budget = self._data, len(self._data), self._budget
+        opcodes = self._opcodes
+        stack: list[Any] = []
+        stacks: list[list[Any]] = []
+        memo: dict[int, Any] = {}
+        unpack = struct.unpack_from
+        position = 0
+        held = 0
+        while position < size:
+            if len(stacks) > _MOST_MARKS:
+                raise TooDeep(f"it nests containers more than {_MOST_MARKS} deep")
+            self._held += held
+            budget.fits(self._held + 8 * (len(stack) + sum(map(len, stacks))))
+            held = 0
+            limit = position + _SLICE
+            while position < limit:
+                op = data[position]
+                position += 1
+                if opcodes is not None and op not in opcodes:
+                    raise MalformedData(
+                        f"byte {position - 1}: opcode 0x{op:02x} is none that torch's own reader knows"
+                    )
+                if op == 0x94:  # MEMOIZE
+                    memo[len(memo)] = stack[-1]
+                    held += 90
+                elif op == 0x68:  # BINGET
+                    stack.append(memo[data[position]])
+                    position += 1
+                elif op == 0x6A:  # LONG_BINGET
+                    stack.append(memo[unpack("<I", data, position)[0]])
+                    position += 4
+                elif op == 0x4B:  # BININT1
+                    stack.append(data[position])
+                    position += 1
+                elif op == 0x4D:  # BININT2
+                    stack.append(data[position] | data[position + 1] << 8)
+                    position += 2
+                elif op == 0x28:  # MARK
+                    stacks.append(stack)
+                    stack = []
+                elif op == 0x8C or op == 0x58:  # SHORT_BINUNICODE BINUNICODE
+                    if op == 0x8C:
+                        low = position + 1
+                        position = low + data[position]
+                    else:
+                        low = position + 4
+                        position = low + unpack("<I", data, position)[0]
+                    if position > size:
+                        raise self._claims(low, position)
+                    stack.append(data[low:position].decode("utf-8", "surrogatepass"))
+                    held += 56 + position - low
+                elif op == 0x71:  # BINPUT
+                    memo[data[position]] = stack[-1]
+                    position += 1
+                    held += 90
+                elif op == 0x72:  # LONG_BINPUT
+                    index = unpack("<I", data, position)[0]
+                    if index > size:
+                        raise self._far(index)
+                    memo[index] = stack[-1]
+                    position += 4
+                    held += 90
+                elif op == 0x85:  # TUPLE1
+                    stack[-1] = (stack[-1],)
+                    held += 64
+                elif op == 0x52:  # REDUCE
+                    args = stack.pop()
+                    stack[-1] = self._call(stack[-1], args)
+                    held += 200
+                elif op == 0x62:  # BUILD
+                    state = stack.pop()
+                    held += self._build(stack[-1], state)
+                elif op == 0x81:  # NEWOBJ
+                    args = stack.pop()
+                    stack[-1] = self._new(stack[-1], args)
+                    held += 150
+                elif op == 0x29:  # EMPTY_TUPLE
+                    stack.append(())
+                elif op == 0x7D:  # EMPTY_DICT
+                    stack.append({})
+                    held += 64
+                elif op == 0x75:  # SETITEMS
+                    items = stack
+                    stack = stacks.pop()
+                    self._set_items(stack[-1], items)
+                    held += 50 * len(items)
+                elif op == 0x86:  # TUPLE2
+                    top = stack.pop()
+                    stack[-1] = (stack[-1], top)
+                    held += 72
+                elif op == 0x87:  # TUPLE3
+                    third, second = stack.pop(), stack.pop()
+                    stack[-1] = (stack[-1], second, third)
+                    held += 80
+                elif op == 0x74:  # TUPLE
+                    items = stack
+                    stack = stacks.pop()
+                    stack.append(tuple(items))
+                    held += 56 + 8 * len(items)
+                elif op == 0x4A:  # BININT
+                    stack.append(unpack("<i", data, position)[0])
+                    position += 4
+                    held += 32
+                elif op == 0x4E:  # NONE
+                    stack.append(None)
+                elif op == 0x88:  # NEWTRUE
+                    stack.append(True)
+                elif op == 0x89:  # NEWFALSE
+                    stack.append(False)
+                elif op == 0x93:  # STACK_GLOBAL
+                    name, module = stack.pop(), stack.pop()
+                    stack.append(self._global(module, name))
+                elif op == 0x63:  # GLOBAL
+                    module, position = self._line(position)
+                    name, position = self._line(position)
+                    stack.append(self._global(module.decode("utf-8"), name.decode("utf-8")))
+                elif op == 0x47:  # BINFLOAT
+                    stack.append(unpack(">d", data, position)[0])
+                    position += 8
+                    held += 24
+                elif op == 0x5D:  # EMPTY_LIST
+                    stack.append([])
+                    held += 72
+                elif op == 0x65:  # APPENDS
+                    items = stack
+                    stack = stacks.pop()
+                    self._extend(stack[-1], items)
+                    held += 9 * len(items)
+                elif op == 0x61:  # APPEND
+                    top = stack.pop()
+                    self._extend(stack[-1], [top])
+                    held += 40
+                elif op == 0x73:  # SETITEM
+                    top = stack.pop()
+                    key = stack.pop()
+                    self._set_items(stack[-1], [key, top])
+                    held += 150
+                elif op == 0x51:  # BINPERSID
+                    stack[-1] = self._resolve(stack[-1])
+                    held += 100
+                elif op == 0x8A:  # LONG1
+                    low = position + 1
+                    position = low + data[position]
+                    stack.append(int.from_bytes(data[low:position], "little", signed=True))
+                    held += 32 + position - low
+                elif op == 0x95:  # FRAME
+                    if unpack("<Q", data, position)[0] > size - position - 8:
+                        raise MalformedData("a frame of the pickle is cut short")
+                    position += 8
+                elif op == 0x80:  # PROTO
+                    self._protocol = data[position]
+                    if self._protocol > 5:
+                        raise MalformedData(f"pickle protocol {self._protocol} is not known")
+                    position += 1
+                elif op == 0x2E:  # STOP
+                    if position > size:
+                        raise IndexError
+                    self.end = position
+                    return stack.pop()
+                elif op == 0x8F:  # EMPTY_SET
+                    stack.append(set())
+                    held += 232
+                elif op == 0x90:  # ADDITEMS
+                    items = stack
+                    stack = stacks.pop()
+                    self._add(stack[-1], items)
+                    held += 60 * len(items)
+                elif op == 0x91:  # FROZENSET
+                    items = stack
+                    stack = stacks.pop()
+                    for one in items:
+                        self._check_key(one)
+                    stack.append(frozenset(items))
+                    held += 232 + 60 * len(items)
+                elif op == 0x30:  # POP
+                    if stack:
+                        stack.pop()
+                    else:
+                        stack = stacks.pop()
+                elif op == 0x31:  # POP_MARK
+                    stack = stacks.pop()
+                elif op == 0x32:  # DUP
+                    stack.append(stack[-1])
+                elif op in _WIDTHS:
+                    width = _WIDTHS[op]
+                    low = position + width
+                    length = int.from_bytes(data[position:low], "little", signed=op == 0x8B)
+                    position = low + length
+                    if position > size or length < 0:
+                        raise self._claims(low, position)
+                    stack.append(_bytes_of(op, data[low:position]))
+                    held += 64 + 2 * length
+                elif op == 0x6C:  # LIST
+                    items = stack
+                    stack = stacks.pop()
+                    stack.append(items)
+                    held += 72 + 8 * len(items)
+                elif op == 0x64:  # DICT
+                    items = stack
+                    stack = stacks.pop()
+                    made: dict[Any, Any] = {}
+                    self._set_items(made, items)
+                    stack.append(made)
+                    held += 64 + 50 * len(items)
+                elif op == 0x6F:  # OBJ
+                    items = stack
+                    stack = stacks.pop()
+                    stack.append(self._call(items[0], tuple(items[1:])))
+                    held += 200
+                elif op == 0x69:  # INST
+                    module, position = self._line(position)
+                    name, position = self._line(position)
+                    items = stack
+                    stack = stacks.pop()
+                    found = self._global(module.decode("ascii"), name.decode("ascii"))
+                    stack.append(self._call(found, tuple(items)))
+                    held += 200
+                elif op == 0x92:  # NEWOBJ_EX
+                    keywords, args = stack.pop(), stack.pop()
+                    if type(keywords) is not dict or type(args) is not tuple:
+                        raise MalformedData("NEWOBJ_EX is not given arguments")
+                    given = (*args, *keywords.items()) if keywords else args
+                    stack[-1] = self._new(stack[-1], given)
+                    held += 200
+                elif op in (0x70, 0x67):  # PUT GET
+                    text, position = self._line(position)
+                    if not text.strip().isdigit():
+                        raise MalformedData(f"{text[:32]!r} is not a memo index")
+                    if len(text) > 18:
+                        raise self._far(size + 1)
+                    if op == 0x70:
+                        index = int(text)
+                        if index > size:
+                            raise self._far(index)
+                        memo[index] = stack[-1]
+                        held += 90
+                    else:
+                        stack.append(memo[int(text)])
+                elif op in (0x46, 0x49, 0x4C, 0x53, 0x56):  # FLOAT INT LONG STRING UNICODE
+                    text, position = self._line(position)
+                    stack.append(_text_value(op, text))
+                    held += 64 + 4 * len(text)
+                elif op == 0x50:  # PERSID
+                    text, position = self._line(position)
+                    stack.append(self._resolve(text.decode("ascii")))
+                elif op in (0x82, 0x83, 0x84, 0x97, 0x98):
+                    message = "it uses extension codes or buffers that are kept elsewhere"
+                    raise MalformedData(f"byte {position - 1}: {message}")
+                else:
+                    raise MalformedData(f"byte {position - 1}: 0x{op:02x} is not a pickle opcode")
+        raise MalformedData(f"the pickle ends without STOP after {size} bytes: it is cut short")
+
+    def _claims(self, low: int, stop: int) -> UnsafeData:
+        return TooLarge(
+            f"byte {low}: a value claims {stop - low} bytes, more than the {len(self._data)} bytes "
+            "of the file"
+        )
+
+    def _far(self, index: int) -> UnsafeData:
+        return TooLarge(
+            f"memo index {index} in a file of {len(self._data)} bytes; loading it would take "
+            f"{16 * index} bytes of memory"
+        )
+
+    def _line(self, position: int) -> tuple[bytes, int]:
+        end = self._data.find(b"\n", position)
+        if end < 0:
+            raise MalformedData(f"byte {position}: a text argument has no end")
+        return self._data[position:end], end + 1
+
+
+def _bytes_of(op: int, data: bytes) -> object:
+    if op == 0x8B:  # LONG4
+        return int.from_bytes(data, "little", signed=True)
+    if op in (0x54, 0x55):  # BINSTRING SHORT_BINSTRING: text of Python 2
+        return data.decode("utf-8")
+    if op == 0x8D:  # BINUNICODE8
+        return data.decode("utf-8", "surrogatepass")
+    return bytearray(data) if op == 0x96 else data
+
+
+def _text_value(op: int, text: bytes) -> object:
+    """Return the value of one of the opcodes that hold text up to the end of the line."""
+    if op == 0x56:
+        return codecs.decode(text, "raw-unicode-escape")
+    if op == 0x53:
+        text = text.strip()
+        if len(text) < 2 or text[:1] not in (b"'", b'"') or text[-1:] != text[:1]:
+            raise MalformedData("a text is not in quotes")
+        return codecs.escape_decode(text[1:-1])[0].decode("utf-8")
+    if len(text) > _MOST_DIGITS:
+        raise TooLarge(f"a number of {len(text)} digits")
+    if op == 0x46:
+        return float(text)
+    if op == 0x49 and text in (b"00", b"01"):
+        return text == b"01"
+    return int(text[:-1] if op == 0x4C and text[-1:] == b"L" else text, 0)
