@@ -113,9 +113,14 @@ def numbers_of(found: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, 
     picked: dict[str, Any] = {}
     for name, ours in names.items():
         value = found.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if isinstance(value, int | float) and not isinstance(value, bool) and _is_number(value):
             picked.setdefault(ours, value)
     return picked
+
+
+def _is_number(value: float) -> bool:
+    """Tell whether a number is finite and of a size that one counts with."""
+    return abs(value) < 1 << 63 if isinstance(value, int) else math.isfinite(value)
 
 
 def settings_of(found: Mapping[str, Any], *, without: Collection[str] = ()) -> dict[str, Any]:
@@ -140,6 +145,8 @@ def _setting(value: Any) -> Any:
         return value if len(value) <= _LONGEST_TEXT else f"{len(value)} characters"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"an integer of {value.bit_length()} bits"
     if isinstance(value, bool | int | float | None):
         return value
     return value.text if isinstance(value, Described) else type(value).__name__

@@ -17,7 +17,7 @@ from ckptctl.model.geometry import Box, Boxes, Shape
 
 _WIDEST = 16  # bytes of an element of a dtype that is not known
 _RANK = re.compile(
-    r"(?:^|/|_)__(?P<first>\d+)_\d+(?:\.[A-Za-z]+)?$"
+    r"(?:^|/|_)__(?P<first>\d{1,9})_\d+(?:\.[A-Za-z]+)?$"
     r"|(?:^|[/_.-])(?<!mp_)(?<!pp_)rank[_-]?(?P<named>\d{1,7})(?:[._-][\w.-]*)?$"
 )
 

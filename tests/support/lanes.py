@@ -16,7 +16,7 @@ def read_here(reader: Reader, source: str) -> Parsed | None:
     """Read by columns in this process; send and receive what came of it, as a child does."""
     try:
         found = parse_columns(io.BytesIO(reader.read(0, reader.size)), reader.size, source)
-    except Unusual:
+    except (Unusual, MemoryError):
         return None
     sent = io.BytesIO()
     apart.send(found, sent)

@@ -28,7 +28,7 @@ _CAREFUL_MOST = 1 << 30
 _BLOCK = 1 << 20
 _MIB = 1 << 20
 _MEMORY, _MEMORY_PER_BYTE = 384 * _MIB, 8
-_SECONDS, _SECONDS_PER_MIB = 4, 0.25
+_SECONDS, _SECONDS_PER_MIB = 2, 0.25
 _UNUSUAL, _LARGE = 3, 4
 _CHILD = (
     "import sys; sys.path[:] = {path!r}; from ckptctl.formats.dcp.apart import main; main({size})"
@@ -41,8 +41,7 @@ def parse_metadata(reader: Reader, source: str) -> Parsed:
     try:
         if reader.size > MAX_SIZE:
             raise TooLarge(f"{reader.size} bytes of metadata are refused (the limit is {MAX_SIZE})")
-        if reader.size >= FAST_FROM:
-            _refuse_holes(reader)
+        if reader.size >= FAST_FROM and _looks_usual(reader):
             found = parse_apart(reader, source)
             if found is not None:
                 return found
@@ -59,12 +58,15 @@ def parse_metadata(reader: Reader, source: str) -> Parsed:
     return parse(reader.read(0, reader.size), source)
 
 
-def _refuse_holes(reader: Reader) -> None:
-    """Look at the ends before very much is read: a sparse file begins or ends with zeros."""
-    if reader.read(0, 1) not in (b"\x80", b"(", b"c", b"}"):
-        raise MalformedData("it does not begin as a pickle does")
-    if not reader.read(reader.size - 1, reader.size).strip(b"\0"):
-        raise MalformedData("it ends with zeros: it was never written to its end")
+def _looks_usual(reader: Reader) -> bool:
+    """Look at both ends before very much is read: torch writes protocol 4 or 5, in frames.
+
+    Raises ``MalformedData`` for a file that begins or ends with zeros, as sparse ones do.
+    """
+    begin, end = reader.read(0, 3), reader.read(reader.size - 1, reader.size)
+    if not begin.strip(b"\0") or end == b"\0":
+        raise MalformedData("it begins or ends with zeros: it was never written to its end")
+    return begin in (b"\x80\x04\x95", b"\x80\x05\x95")
 
 
 def parse_apart(reader: Reader, source: str) -> Parsed | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, pairwise
 
 from ckptctl.errors import NotFound
 from ckptctl.formats import listing
@@ -36,8 +37,9 @@ METADATA = ".metadata"
 LEFTOVER = ".metadata.tmp"
 _BACKUP = ".metadata.bck"
 _SUFFIX = ".distcp"
-_RANK_METADATA = re.compile(r"__(\d+)\.metadata")
+_RANK_METADATA = re.compile(r"__(\d{1,9})\.metadata")
 _SHARD = re.compile(r".*__\d+_\d+\.distcp")
+_MOST_MISSING = 1000
 COMPANIONS = ("common.pt", "metadata.json", "integrity.json", "meta.pt", _BACKUP)
 
 
@@ -207,8 +209,15 @@ def _faults_of_files(
 def _missing_ranks(files: Mapping[str, File], ranks: set[int]) -> Iterator[Fault]:
     """Find ranks that saved on their own and of which no metadata is there."""
     shards = {rank_of(path) for path in files if path.endswith(_SUFFIX)}
-    wanted = set(range(max(ranks) + 1)) | {rank for rank in shards if rank is not None}
-    for rank in sorted(wanted - ranks):
+    named = ranks | {rank for rank in shards if rank is not None}
+    # a name may hold any number, so gaps are counted and not walked through to their end
+    missing = (
+        rank
+        for low, high in pairwise([-1, *sorted(named)])
+        for rank in (*range(low + 1, min(high, low + 1 + _MOST_MISSING)), high)
+        if rank not in ranks
+    )
+    for rank in islice(missing, _MOST_MISSING):
         if f"__{rank}{METADATA}" not in files:  # else it is unreadable, which is said by itself
             yield Fault(
                 FaultKind.MISSING_RANK,

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 
 from ckptctl.dataclass import dataclass
+from ckptctl.formats.dcp.apart import FAST_FROM, parse_metadata
 from ckptctl.formats.dcp.metadata import Parsed, parse
+from ckptctl.storage import Reader
 
 _MARK = b"storage_meta"
 _PREAMBLE = 11  # PROTO and the first FRAME, whose length depends on the length of the save's path
@@ -36,6 +38,13 @@ def summarise(data: bytes, source: str, known: MutableMapping[object, object]) -
     if key is not None and not summary.problem:
         known[key] = summary
     return summary
+
+
+def summarise_file(reader: Reader, source: str, known: MutableMapping[object, object]) -> Summary:
+    """Summarise one metadata file; a large one is not kept in memory."""
+    if reader.size < FAST_FROM:
+        return summarise(reader.read(0, reader.size), source, known)
+    return _summary(parse_metadata(reader, source))
 
 
 def _summary(parsed: Parsed) -> Summary:

@@ -30,6 +30,7 @@ from ckptctl.storage import Reader
 QUICK_RUN = 256 << 10
 _QUICK_ITEM = 16 << 10
 _SMALL_RECORD = 1 << 20
+_LARGEST_PICKLE = 64 << 20
 _OBJECT_LIMIT = 1 << 30
 
 _parse_small = lru_cache(maxsize=4096)(parse_tensor)
@@ -220,7 +221,8 @@ def _see_zip(
             if position > directory.start:
                 raise MalformedData(f"record {head.name} reaches past the records' end")
             computed: int | None = None
-            keep = head.size <= _SMALL_RECORD and not head.name.startswith("data/")
+            most = _LARGEST_PICKLE if head.name == "data.pkl" else _SMALL_RECORD
+            keep = head.size <= most and not head.name.startswith("data/")
             if keep:
                 small[head.name] = bytes(data.get(start, start + head.size))
                 computed = crc32(small[head.name])
@@ -250,7 +252,10 @@ def _see_zip(
             message = "it holds safetensors bytes, which torch's own DCP reader cannot load either"
         faults.append(_fault(item, message))
     payload = None
-    if not faults:
+    unread = ""
+    if not faults and any(r.name == "data.pkl" and r.size > _LARGEST_PICKLE for r in records):
+        unread = f"its data.pkl has more than the {_LARGEST_PICKLE} bytes that are looked at"
+    elif not faults:
         payload = _read_small(small, records, item, faults, tensor=tensor)
     return ItemSeen(
         item,
@@ -258,6 +263,7 @@ def _see_zip(
         payload,
         _torch_versions(small),
         tuple(faults),
+        unread,
         bytes_read=item.length,
         values=values_of(payload, scanner, big=_big(small)) if values and payload else None,
         root=root,

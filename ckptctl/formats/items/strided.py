@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ckptctl.crc import crc32
 from ckptctl.errors import MalformedData
 from ckptctl.model.checkpoint import Item, Stored
@@ -22,6 +24,11 @@ def rearranged(reader: Reader, item: Item, stored: Stored, width: int) -> bytes:
             f"{item.path}: {item.fqn}: a strided piece of {stored.size} bytes is too large to "
             "rearrange"
         )
+    if prod(stored.shape) * width > _LARGEST_STRIDED:
+        raise MalformedData(
+            f"{item.path}: {item.fqn}: {prod(stored.shape)} elements that share their bytes are "
+            "too many to write out"
+        )
     data = reader.read(stored.start, stored.start + stored.size)
     if stored.crc is not None and crc32(data) != stored.crc:
         raise MalformedData(f"{item.path}: {item.fqn}: its CRC-32 does not fit its bytes")
@@ -40,7 +47,8 @@ def rearranged(reader: Reader, item: Item, stored: Stored, width: int) -> bytes:
     view = np.lib.stride_tricks.as_strided(
         pairs,
         (*stored.shape, lanes),
-        (*(s * width for s in stored.stride), part),
+        # the stride of a dimension with one element means nothing, and may be any number
+        (*(s * width * (n > 1) for n, s in zip(stored.shape, stored.stride, strict=True)), part),
         writeable=False,
     )
     out = np.ascontiguousarray(view)

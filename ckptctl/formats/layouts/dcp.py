@@ -21,7 +21,7 @@ from ckptctl.formats.base import (
 )
 from ckptctl.formats.companions import companions_of
 from ckptctl.formats.dcp import reader
-from ckptctl.formats.dcp.summary import summarise
+from ckptctl.formats.dcp.summary import summarise_file
 from ckptctl.model.checkpoint import Checkpoint, Entry, File, Items
 from ckptctl.model.commit_state import State
 from ckptctl.model.paths import join
@@ -114,7 +114,7 @@ class Dcp(Layout):
                 return StateSeen(State.UNREADABLE, f"{name} is not a file")
             try:
                 with store.open(join(base, name)) as opened:
-                    summary = summarise(opened.read(0, opened.size), name, known)
+                    summary = summarise_file(opened, name, known)
             except NotFound:
                 return StateSeen(State.INCOMPLETE, f"{name} vanished while it was read")
             if summary.problem:

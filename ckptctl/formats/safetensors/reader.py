@@ -118,7 +118,7 @@ def _json(data: bytes, what: str) -> dict[str, Any]:
 
     try:
         document = json.loads(data, object_pairs_hook=pairs)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # also a surrogate, and a number of very many digits
         raise MalformedData(f"{what} is no JSON") from None
     if not isinstance(document, dict):
         raise MalformedData(f"{what} is no JSON object")
@@ -154,7 +154,7 @@ def _offsets(metadata: Mapping[str, str], tensors: Iterable[TensorInFile]) -> di
     if text is None:
         return {}
     found = {}
-    document = _json(text.encode(), "its DCP_SHARDING_INFO")
+    document = _json(text.encode("utf-8", "surrogatepass"), "its DCP_SHARDING_INFO")
     for one in tensors:
         body = document.get(one.name)
         origin = body.get("saved_offsets") if isinstance(body, dict) else None
@@ -273,6 +273,8 @@ def weights(store: Store, path: str) -> dict[str, Any] | Fault:
             weights = _json(reader.read(0, reader.size), "the index").get("weight_map")
         if not isinstance(weights, dict):
             raise MalformedData("it has no weight_map")
+        if not all(isinstance(file, str) for file in weights.values()):
+            raise MalformedData("its weight_map does not map names to files")
     except MalformedData as error:
         return Fault(FaultKind.MALFORMED_ENTRY, str(error), where)
     except StorageError as error:

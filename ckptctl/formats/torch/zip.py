@@ -20,6 +20,7 @@ _CENTRAL_SIZE = 46
 _BIG = 0xFFFFFFFF
 _DESCRIPTOR_FLAG = 0x08
 _FOLDER = 0x10  # torch reads other bytes for a record with this attribute, in silence
+_ENCRYPTED = 0x2041
 _MAX_RECORDS = 1 << 20
 
 Read: TypeAlias = Callable[[int, int], bytes]
@@ -94,6 +95,8 @@ def _heads(data: bytes, count: int, limit: int) -> tuple[Head, ...]:
         position = name_end + extras + comments
         if position > len(data):
             raise MalformedData(f"line {len(heads)} of the zip directory is not readable")
+        if flags & _ENCRYPTED:
+            raise MalformedData(f"record {raw[:80]!r} is encrypted, which torch cannot read")
         if method != 0 or packed != size:
             raise MalformedData(f"record {raw[:80]!r} is compressed, which torch.save never does")
         if disk or attributes & _FOLDER:
@@ -106,8 +109,11 @@ def _heads(data: bytes, count: int, limit: int) -> tuple[Head, ...]:
     if position != len(data):
         raise MalformedData("the zip directory is longer than its lines")
     heads.sort(key=lambda head: head.header)
-    if len({head.name for head in heads}) != len(heads):
-        raise MalformedData("two records of the zip have the same name")
+    # torch looks names up without regard to case, in the folder of the first record alone
+    if len({head.raw_name.lower() for head in heads}) != len(heads):
+        raise MalformedData("two records of the zip have the same name, or but for case")
+    if len({head.raw_name.partition(b"/")[0] for head in heads}) > 1:
+        raise MalformedData("the records of the zip lie in several folders")
     return tuple(heads)
 
 
@@ -115,6 +121,8 @@ def _zip64(extra: bytes, size: int, packed: int, header: int) -> tuple[int, int,
     position = 0
     while position + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, position)
+        if position + 4 + length > len(extra):
+            raise MalformedData("a field of the zip directory is cut short")
         if kind == 1:
             values = [
                 v for (v,) in struct.iter_unpack("<Q", extra[position + 4 :][: length // 8 * 8])

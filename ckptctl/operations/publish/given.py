@@ -103,4 +103,4 @@ def given_world_size(
         return given
     ranks = {rank_of(path) for path in checkpoint.files}
     numbers = {rank for rank in ranks if rank is not None}
-    return max(numbers) + 1 if numbers and numbers == set(range(max(numbers) + 1)) else None
+    return len(numbers) if numbers and max(numbers) + 1 == len(numbers) else None
