@@ -11,6 +11,7 @@ from dataclasses import field
 
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import StorageError
+from ckptctl.model.belonging import foreign
 from ckptctl.model.checkpoint import File
 from ckptctl.storage import Entry, Store
 
@@ -18,8 +19,8 @@ _DEPTH = 16  # levels of directories inside a checkpoint
 _MOST_BEHIND_LINKS = 10_000
 
 
-def as_file(relative: str, entry: Entry, behind: str = "") -> File:
-    """Describe a listed entry as a file of a checkpoint."""
+def as_file(relative: str, entry: Entry, behind: str = "", link: str = "") -> File:
+    """Describe a listed entry as a file of a checkpoint; ``link`` is the text of what it is behind."""
     return File(
         relative,
         entry.size,
@@ -27,7 +28,7 @@ def as_file(relative: str, entry: Entry, behind: str = "") -> File:
         entry.modified,
         entry.version,
         entry.changed,
-        entry.target or "",
+        link or entry.target or "",
         behind,
     )
 
@@ -58,9 +59,10 @@ def list_files(
     for entry in store.entries(base):
         relative = entry.path.removeprefix(prefix)
         one = is_one(relative) and entry.kind == "directory"
-        for inner, behind in [(entry, "")] if one else walk.below(entry, "", _DEPTH):
+        for inner, link in [(entry, None)] if one else walk.below(entry, None, _DEPTH):
             name = inner.path.removeprefix(prefix)
-            found[name] = as_file(name, inner, behind.removeprefix(prefix))
+            behind, text = (link.path, link.target or "") if link is not None else ("", "")
+            found[name] = as_file(name, inner, behind.removeprefix(prefix), text)
     return found
 
 
@@ -71,24 +73,26 @@ class _Walk:
     store: Store
     left: int = field(default=_MOST_BEHIND_LINKS)
 
-    def below(self, entry: Entry, behind: str, depth: int) -> Iterator[tuple[Entry, str]]:
+    def below(
+        self, entry: Entry, behind: Entry | None, depth: int
+    ) -> Iterator[tuple[Entry, Entry | None]]:
         """Yield an entry, or all files below it, with the link to a directory that they lie behind."""
         if entry.kind != "directory":
             yield entry, behind
             return
         link = entry.target is not None
-        if depth <= 0 or (behind and (link or self.left <= 0)):
+        if depth <= 0 or (behind is not None and (link or self.left <= 0)):
             yield entry, behind
             return
-        through = entry.path if link else behind
+        through = entry if link else behind
         try:
             inside = self.store.entries(entry.path)
         except StorageError:
-            if not through:
+            if through is None and not foreign(f"{entry.path}/"):
                 raise
             yield entry, behind
             return
-        if through:
+        if through is not None:
             inside = inside[: max(0, self.left)]
             self.left -= len(inside)
         for one in inside:

@@ -35,8 +35,8 @@ class File:
     """One file of a checkpoint as the storage shows it; ``path`` is relative to the checkpoint.
 
     ``version`` and ``changed`` differ where it was written to, as far as the storage tells.
-    ``link`` is the text of the link that it is; ``behind`` is the path of the link to a directory
-    through which it is seen.
+    ``behind`` is the path of a link to a directory through which it is seen, and ``link`` the text
+    of that link, or of the one that it is itself.
     """
 
     path: str

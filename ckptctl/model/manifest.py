@@ -111,8 +111,8 @@ class Manifest(Record):
     """What a commit promises; its existence is the commit. ``time`` is UTC, ISO 8601.
 
     ``unpromised`` lay there as well and may go or change. ``unchecked`` are files whose bytes were
-    hashed and could be compared with nothing. ``links`` are links to files elsewhere, with where
-    they lead: what is promised of them is content.
+    hashed and could be compared with nothing. ``links`` are links to files elsewhere, or with ``/`` to
+    directories, with where they lead: what is promised of them is content.
     """
 
     SCHEMA: ClassVar[str] = "ckptctl/manifest/2"

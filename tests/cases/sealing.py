@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cases.companions import LAYOUTS, both, name_of
 from cases.frame import (
     SHARD,
     Build,
@@ -30,6 +31,7 @@ from ckptctl.errors import Terminated
 from ckptctl.model.manifest import MANIFEST, Manifest, decode
 
 PLACE = "step-12"
+OLMO = name_of("olmo", 12)
 COMMIT = ("commit", f"{{root}}/{PLACE}")
 AMEND = (*COMMIT, "--amend")
 AMENDMENT = f"{PLACE}/ckptctl.amendments/00000001.json"
@@ -105,6 +107,16 @@ def rewrites(change: Callable[[Manifest], Mapping[str, Any]]) -> Build:
 def leaves_out(name: str) -> Build:
     """Make a manifest that does not promise a file."""
     return rewrites(lambda one: {"files": tuple(f for f in one.files if f.path != name)})
+
+
+def moves_away(name: str) -> Build:
+    """Put a directory of a checkpoint elsewhere and leave a link to it."""
+
+    def build(root: Path) -> None:
+        (root / OLMO / name).rename(root / "away")
+        (root / OLMO / name).symlink_to("../away")
+
+    return build
 
 
 def stops(how: type[BaseException]) -> Build:
@@ -252,6 +264,36 @@ CASES: list[Case] = [
         10,
         says=("common.pt is no regular file",),
         gone=(f"{PLACE}/{MANIFEST}",),
+    ),
+    *(
+        Case(
+            f"all that {layout} keeps is promised",
+            both(layout),
+            ("commit", f"{{root}}/{name_of(layout, 12)}"),
+            facts={"unpromised": [], "links": {}, "files": lambda n: n > 5},
+        )
+        for layout in LAYOUTS
+    ),
+    Case(
+        "a part on another disk is promised by its content",
+        each(both("olmo"), moves_away("train")),
+        ("commit", f"{{root}}/{OLMO}"),
+        says=("train/ is a link, ../away: its content is promised",),
+        facts={"links": {"train/": "../away"}, "unpromised": []},
+    ),
+    Case(
+        "and what it holds may not go",
+        each(both("olmo"), moves_away("train"), ran("commit", f"{{root}}/{OLMO}"),
+             removes("away/rank1.pt")),
+        ("verify", f"{{root}}/{OLMO}"),
+        10,
+        says=("train/rank1.pt",),
+    ),
+    Case(
+        "a companion without CRCs is covered by the manifest's digest",
+        each(both("trainer"), ran("commit", f"{{root}}/{name_of('trainer', 12)}")),
+        ("verify", f"{{root}}/{name_of('trainer', 12)}"),
+        says=("whole, content checked by digest",),
     ),
     # ------------------------------------------------------------------ manifests that vouch for less
     *(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import mmap
+import os
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ckptctl.model.manifest import MANIFEST, Manifest, decode
+from ckptctl.operations.publish import commit
 from support import damage
-from support.publish import ckptctl, done, errors, findings, refused
+from support.publish import Watched, ckptctl, done, errors, findings, refused
 
 Copy = Callable[..., Path]
 SHARD = "__1_0.distcp"
@@ -78,3 +83,55 @@ def test_a_reshard_that_lost_nothing_is_as_good_as_any(sealed: Path, lost: objec
     rewrite(sealed, provenance={"resharded_from": {"lost": lost}, "by": "hand"})
     assert findings(sealed) == {}
     done("promote", sealed, "--require", "none")
+
+
+# ---------------------------------------------------------------------------------- while it is read
+
+
+def _shows_mapped_writes(place: Path) -> bool:
+    """Tell whether this file system changes times for a write through a mapping, once it was synced."""
+    probe = place / "probe"
+    probe.write_bytes(bytes(8192))
+    with probe.open("r+b") as stream, mmap.mmap(stream.fileno(), 0) as mapping:
+        mapping[0] = 1
+        os.fsync(stream.fileno())
+        before = probe.stat().st_ctime_ns
+        time.sleep(0.05)
+        mapping[0] = 2
+        changed = probe.stat().st_ctime_ns != before
+    probe.unlink()
+    return changed
+
+
+def test_a_writer_through_a_mapping_is_seen(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = copy("fsdp2/step-12")
+    if not _shows_mapped_writes(path.parent):
+        pytest.skip("this file system does not show writes through a mapping")
+    asked = commit.refuse_changes
+    with (path / SHARD).open("r+b") as stream, mmap.mmap(stream.fileno(), 0) as mapping:
+        mapping[20000] = mapping[20000]  # the page is dirty before the commit begins
+
+        def late(*args: Any) -> None:
+            mapping[20000] ^= 1
+            asked(*args)
+
+        monkeypatch.setattr(commit, "refuse_changes", late)
+        assert f"{SHARD} changed" in refused("commit", path)
+    assert not (path / MANIFEST).exists()
+
+
+def test_what_only_had_its_change_time_moved_is_read_again(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = copy("fsdp2/step-12")
+    asked, stores = commit.refuse_changes, []
+
+    def late(located: Any, *rest: Any) -> None:
+        (path / SHARD).chmod(0o600)
+        watched = Watched(str(path.parent))
+        stores.append(watched)
+        asked(replace(located, store=watched), *rest)
+
+    monkeypatch.setattr(commit, "refuse_changes", late)
+    done("commit", path)
+    assert stores[0].read == {f"step-12/{SHARD}": (path / SHARD).stat().st_size}

@@ -53,10 +53,11 @@ def promises_of(
             )
         else:
             promised.add(path)
+    there = (checkpoint.files[path] for path in sorted(promised) if path in checkpoint.files)
     links = {
-        path: checkpoint.files[path].link or _through(checkpoint.files[path])
-        for path in sorted(promised)
-        if path in checkpoint.files and _leads_out(checkpoint.files[path])
+        f"{file.behind}/" if file.behind else file.path: file.link
+        for file in there
+        if _leads_out(file)
     }
     return Promises(frozenset(promised), tuple(_rows(others)), links)
 
@@ -80,10 +81,6 @@ def _leads_out(file: File) -> bool:
         if depth < 0:
             return True
     return False
-
-
-def _through(file: File) -> str:
-    return f"through the link {file.behind}"
 
 
 def _rows(others: Iterable[tuple[File, str]]) -> list[Unpromised]:

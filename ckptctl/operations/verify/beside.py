@@ -32,8 +32,11 @@ class Companions:
             if file.is_file and file.size:
                 beside, gap = _read(work.located, one, beside)
                 gaps += [] if gap is None else [gap]
-        gaps += [Gap(GapKind.FORM_ONLY, f"no CRC recorded: {path}") for path in beside.read]
-        total = len(chosen)
+        manifest = work.context.seal.manifest
+        promised = {record.path for record in manifest.files} if manifest is not None else set()
+        loose = [path for path in beside.read if path not in promised]  # else a digest covers it
+        gaps += [Gap(GapKind.FORM_ONLY, f"no CRC recorded: {path}") for path in loose]
+        total = len(chosen) - (len(beside.read) - len(loose))
         rows = [Coverage(Stage.CONTENT, "texts", 0, total, gaps=tuple(gaps))] if total else []
         context = replace(work.context, beside=_placed(work.context, beside))
         return work.ask(COMPANION_CHECKS, context, rows, examined=True)
