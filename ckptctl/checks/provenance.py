@@ -107,7 +107,7 @@ def _foreign(context: Context, _: None) -> Iterator[Hit]:
 
 
 def _exchanged(context: Context, _: None) -> Iterator[Hit]:
-    """Find files that look like another rank's in every checkpoint beside that could be compared."""
+    """Find files that look like another one in every checkpoint beside that could be compared."""
     neighbours = context.evidence.neighbours
     at_home = {path for one in neighbours for path in one.matched}
     seen: dict[str, list[tuple[str, Exchanged]]] = {}
@@ -129,7 +129,7 @@ def _exchanged(context: Context, _: None) -> Iterator[Hit]:
         )
         yield Hit(
             f"its numbers go on from those of {first.other} in {name}, and not from its own there: "
-            f"two ranks' files were exchanged; {why}",
+            f"two files were exchanged; {why}",
             _where([path]),
             severity=None if sure else Severity.WARNING,
         )
@@ -298,7 +298,7 @@ def _checks() -> Iterable[Check[None]]:
         (
             "exchanged-shards",
             error,
-            "The files of two ranks lie under each other's names.",
+            "Two files lie under each other's names.",
             _CHOOSE,
             _exchanged,
         ),

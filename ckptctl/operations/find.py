@@ -282,7 +282,24 @@ def locate(
     said = place.name
     if said.step is None and place.number is None:
         said = replace(said, step=_step_beside(above, name))
-    return above, [replace(place, path=name, entries=moved, name=said)]
+    place = _as_beside(above, name, replace(place, path=name, entries=moved, name=said), framework)
+    return above, [place]
+
+
+def _as_beside(store: Store, name: str, place: Place, framework: str) -> Place:
+    """Let layouts see what lies beside a directory too: a tracker, or the mark of an unfinished save."""
+    try:
+        names = frozenset(entry.name for entry in store.entries())
+    except StorageError:
+        return place
+    folder = Folder(store, name, parse_name(name), place.entries, names)
+    layouts = (registry.layout(framework),) if framework else registry.LAYOUTS
+    claims, ties = _surest(one for layout in layouts for one in layout.claim(folder))
+    claim = claims.get(name)
+    if claim is None or claim.members is not None or name in ties:
+        return place
+    staging = place.staging or claim.staging
+    return replace(place, format=claim.layout, lacks=claim.lacks, staging=staging)
 
 
 def _step_beside(store: Store, name: str) -> int | None:

@@ -27,12 +27,16 @@ class Likeness(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """An item that was compared with its like in another checkpoint; all-zero ones are left out."""
+    """An item that was compared with its like in another checkpoint; all-zero ones are left out.
+
+    ``fine`` numbers have enough digits that no step of training leaves all of them as they were.
+    """
 
     file: str
     fqn: str
     kind: Likeness
     equal: bool
+    fine: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,12 +103,18 @@ def _prove(neighbour: Neighbour, group: tuple[str, ...]) -> Alike:
             probe.fqn in moved_fqns or not trained.isdisjoint(tails_of(probe.fqn))
         ):
             weights.add(probe.fqn)
+    # weights that stand still though others moved, and their own moments did too
+    learned = {parts[0] for fqn in moved_fqns if (parts := moment_of(fqn)) is not None}
+    lone = any(moment_of(fqn) is None for fqn in moved_fqns) and any(
+        probe.fine and probe.fqn in weights and not learned.isdisjoint(tails_of(probe.fqn))
+        for probe in inside
+    )
     moved = tuple(sorted(moments | weights))
     dense = {fqn for fqn in moments | weights if not looked_up(fqn)}
     sure = bool(dense & moments) or (bool(dense) and len(moments | weights) >= _WEIGHTS)
     if sure:
         proof = Proof.CERTAIN
-    elif len(weights) > 1 or (weights and moments):
+    elif len(weights) > 1 or (weights and moments) or (lone and dense):
         proof = Proof.LIKELY
     else:
         proof = Proof.EXPLAINED if moments | weights else Proof.NONE

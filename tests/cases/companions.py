@@ -301,6 +301,15 @@ CASES: list[Case] = [
         ),
         "gone.distcp",
     ),
+    *bad(
+        "measured",
+        "no marker, where a tracker tells whose it is",
+        each(
+            writes("latest_checkpointed_iteration.txt", "12"),
+            removes(f"{MEGATRON}/metadata.json", f"{MEGATRON}/integrity.json"),
+        ),
+        "missing-file: metadata.json",
+    ),
     *(row for layout in LAYOUTS for row in good(layout, "as it was written")),
     *good("trainer", "a schedule that steps with a metric", plateau),
     *good("trainer", "a schedule in the old form", legacy),

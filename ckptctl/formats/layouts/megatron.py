@@ -29,7 +29,8 @@ _RANK = re.compile(r"mp_rank_(\d{2,9})(?:_(\d{3,9}))?(?:_(\d{3,9}))?")
 _COMMON = "common.pt"
 _MODEL, _OPTIMIZER = "model_optim_rng.pt", "distrib_optim.pt"
 _MOST_RANKS = 256
-_TRACKER = PointerRule("latest_checkpointed_iteration.txt")
+_TRACKERS = ("latest_checkpointed_iteration.txt",)
+_TRACKER = PointerRule(_TRACKERS[0])
 _MARKER = "the whole: Megatron takes it for no distributed checkpoint"
 _STATE = "the iteration, the arguments and the schedule"
 
@@ -87,9 +88,10 @@ class Megatron(AccompaniedDcp):
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with Megatron's metadata, or with what its name promises."""
-        if folder.files.isdisjoint((_METADATA, _COMMON)):
-            return
         named = _NAME.fullmatch(folder.name.text) is not None
+        tracked = named and not folder.beside.isdisjoint(_TRACKERS)
+        if folder.files.isdisjoint((_METADATA, _COMMON)) and not tracked:
+            return
         if _backend(_said(folder)) not in ("", "zarr") or (named and reader.detect(folder.names)):
             needed = [".metadata", _METADATA, *([_COMMON] if _has_common(_said(folder)) else [])]
             lacks = [name for name in needed if name not in folder.files]

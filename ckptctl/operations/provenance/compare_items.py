@@ -9,7 +9,7 @@ from typing import TypeAlias
 from ckptctl.checks import Context
 from ckptctl.errors import MalformedData, NotFound
 from ckptctl.formats.items.crc_summary import says_something, summary_of
-from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item
+from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item, TensorEntry
 from ckptctl.operations.located import Located
 from ckptctl.operations.provenance.collect import Plan
 from ckptctl.provenance.counters import moment_of, parameter_of, tails_of
@@ -66,7 +66,9 @@ def compare_items(
             if mine is None or theirs is None or kind is None:
                 continue
             if kind is Likeness.COUNT or says_something(mine) or says_something(theirs):
-                found.append(Probe(item.path, item.fqn, kind, mine == theirs))
+                entry = context.checkpoint.entries.get(item.fqn)
+                fine = isinstance(entry, TensorEntry) and entry.dtype in ("float32", "float64")
+                found.append(Probe(item.path, item.fqn, kind, mine == theirs, fine))
     return found
 
 

@@ -1,6 +1,6 @@
-"""Do the shards of two ranks lie under each other's names? Nothing in them says whose they are.
+"""Do two shards lie under each other's names? Nothing in them says whose they are, or of which keys.
 
-Files with the same items at the same places can be exchanged without any trace but their numbers:
+Files with items at the same places can be exchanged without any trace but their numbers:
 what training moved a little still looks like itself in the checkpoint before, and like nothing else.
 Of the numbers of a few items the first thousands are read, here and there.
 """
@@ -59,9 +59,12 @@ def exchanges_with(own: Located, context: Context, plan: Plan, beside: Located) 
     twins = twins_of(other, wanted)
     pairs: list[_Pair] = []
     for items in groups:
-        mine = {path: _numbers(own, chosen, context) for path, chosen in items.items()}
+        mine = {
+            path: _numbers(own, {item.offset: item for item in chosen}, context)
+            for path, chosen in items.items()
+        }
         theirs = {
-            path: _numbers(beside, [t for i in chosen if (t := _twin(i, twins))], context)
+            path: _numbers(beside, {i.offset: t for i in chosen if (t := _twin(i, twins))}, context)
             for path, chosen in items.items()
         }
         best = _compare(mine, theirs, found)
@@ -80,8 +83,8 @@ class _Pair:
     path: str
     other: str
     items: list[Item]
-    mine: Mapping[str, Mapping[str, Numbers]]
-    theirs: Mapping[str, Mapping[str, Numbers]]
+    mine: Mapping[str, Mapping[int, Numbers]]
+    theirs: Mapping[str, Mapping[int, Numbers]]
 
 
 def _twin(item: Item, twins: Twins) -> Item | None:
@@ -91,46 +94,43 @@ def _twin(item: Item, twins: Twins) -> Item | None:
 
 
 def _groups(context: Context) -> Iterable[list[str]]:
-    """Yield files that hold pieces of the same keys at the same places."""
+    """Yield files whose items lie at the same places, be it the pieces of a key or different keys."""
     items = context.checkpoint.items
     alike: dict[tuple[str, int, int], list[str]] = {}
     for path, size in context.present.items():
         folder, count = path.rpartition("/")[0], len(context.layouts[path].indices)
         alike.setdefault((folder, size, count), []).append(path)
     for paths in alike.values():
-        exact: dict[tuple[tuple[str, int, int], ...], list[str]] = {}
+        exact: dict[tuple[tuple[int, int], ...], list[str]] = {}
         for path in paths if len(paths) > 1 else ():
-            key = tuple(
-                (items.fqns[i], items.offsets[i], items.lengths[i])
-                for i in context.layouts[path].indices
-            )
+            key = tuple((items.offsets[i], items.lengths[i]) for i in context.layouts[path].indices)
             exact.setdefault(key, []).append(path)
         yield from (sorted(group)[:_MOST_FILES] for group in exact.values() if len(group) > 1)
 
 
 def _telling(path: str, context: Context, plan: Plan) -> list[Item]:
-    """Choose the largest weights of a file, else the second moments; both move little by little."""
+    """Choose the largest weights of a file, else of its moments; they move little by little."""
     items, entries = context.checkpoint.items, context.checkpoint.entries
     held: dict[bool, list[Item]] = {}
     for index in context.layouts[path].indices:
         item, kind = items[index], plan.kind(items.fqns[index])
         entry = entries.get(item.fqn)
         plain = isinstance(entry, TensorEntry) and entry.dtype in CASTABLE
-        moment = kind is Likeness.MOMENT and "exp_avg_sq" in item.fqn
+        moment = kind is Likeness.MOMENT
         if plain and not item.transforms and (kind is Likeness.WEIGHT or moment):
             held.setdefault(moment, []).append(item)
     chosen = held.get(False) or held.get(True) or []
-    return sorted(chosen, key=lambda item: (-item.length, item.fqn))[:_MOST_ITEMS]
+    return sorted(chosen, key=lambda item: (-item.length, item.offset))[:_MOST_ITEMS]
 
 
-def _numbers(where: Located, items: list[Item], context: Context) -> dict[str, Numbers]:
-    """Read the first numbers of items, by their keys; those that cannot be read are left out."""
-    found: dict[str, Numbers] = {}
-    for item in items:
+def _numbers(where: Located, items: Mapping[int, Item], context: Context) -> dict[int, Numbers]:
+    """Read the first numbers of items, by any key; those that cannot be read are left out."""
+    found: dict[int, Numbers] = {}
+    for key, item in items.items():
         try:
             with where.open(item.path) as reader:
                 if item.end <= reader.size:
-                    found[item.fqn] = _read(reader, item, context)
+                    found[key] = _read(reader, item, context)
         except (MalformedData, NotFound):
             continue
     return found
@@ -160,8 +160,8 @@ def _read(reader: Reader, item: Item, context: Context) -> Numbers:
 
 
 def _compare(
-    mine: Mapping[str, Mapping[str, Numbers]],
-    theirs: Mapping[str, Mapping[str, Numbers]],
+    mine: Mapping[str, Mapping[int, Numbers]],
+    theirs: Mapping[str, Mapping[int, Numbers]],
     found: Exchanges,
 ) -> dict[str, str]:
     """Note the files that look like themselves; return those that look like another, and which."""
@@ -179,8 +179,8 @@ def _compare(
 def _best(
     path: str,
     odd: list[str],
-    mine: Mapping[str, Mapping[str, Numbers]],
-    theirs: Mapping[str, Mapping[str, Numbers]],
+    mine: Mapping[str, Mapping[int, Numbers]],
+    theirs: Mapping[str, Mapping[int, Numbers]],
 ) -> str:
     """Return the file there that one here looks like, if it looks like one and not like itself."""
     own = _likeness(mine[path], theirs[path]) or 0.0
@@ -189,12 +189,12 @@ def _best(
     return other if other and like[other] >= max(_LIKE, own + _APART) else ""
 
 
-def _likeness(one: Mapping[str, Numbers], other: Mapping[str, Numbers]) -> float | None:
+def _likeness(one: Mapping[int, Numbers], other: Mapping[int, Numbers]) -> float | None:
     """Return the correlation over all items, each in its own scale; None where too little varies."""
     pairs = [
-        (_scaled(one[fqn]), _scaled(other[fqn]))
-        for fqn in one
-        if fqn in other and one[fqn].shape == other[fqn].shape
+        (_scaled(one[at]), _scaled(other[at]))
+        for at in one
+        if at in other and one[at].shape == other[at].shape
     ]
     first = np.concatenate([a for a, b in pairs if a.size and b.size] or [np.zeros(0)])
     second = np.concatenate([b for a, b in pairs if a.size and b.size] or [np.zeros(0)])
@@ -229,23 +229,23 @@ def _here(own: Located, context: Context, pair: _Pair, suspects: set[str]) -> bo
 
 
 def _ways(
-    moments: Mapping[str, Numbers], after: Mapping[str, Numbers], before: Mapping[str, Numbers]
-) -> dict[str, Numbers]:
+    moments: Mapping[int, Numbers], after: Mapping[int, Numbers], before: Mapping[int, Numbers]
+) -> dict[int, Numbers]:
     """Return how far weights went from one checkpoint to the other, where there are moments of them."""
     return {
-        fqn: after[fqn] - before[fqn]
-        for fqn in moments
-        if fqn in after and fqn in before and after[fqn].shape == before[fqn].shape
+        at: after[at] - before[at]
+        for at in moments
+        if at in after and at in before and after[at].shape == before[at].shape
     }
 
 
 def _moments(
     own: Located, context: Context, weights: list[Item], suspects: set[str]
-) -> dict[str, Numbers]:
-    """Return the first moments of the same pieces of tensors, by the keys of the weights."""
+) -> dict[int, Numbers]:
+    """Return the first moments of the same pieces of tensors, by the places of the weights."""
     columns, present = context.checkpoint.items, context.present
     wanted = {(item.fqn, item.offsets): item for item in weights}
-    found: dict[str, Numbers] = {}
+    found: dict[int, Numbers] = {}
     for index, fqn in enumerate(columns.fqns):
         split = moment_of(fqn) if fqn.endswith("exp_avg") else None
         path = columns.paths[index]
@@ -254,7 +254,5 @@ def _moments(
         for (name, origin), item in wanted.items():
             same = name == split[0] or name.endswith(f".{split[0]}")
             if same and origin == columns.origins[index]:
-                numbers = _numbers(own, [columns[index]], context)
-                if fqn in numbers:
-                    found[item.fqn] = numbers[fqn]
+                found |= _numbers(own, {item.offset: columns[index]}, context)
     return found
