@@ -602,7 +602,9 @@ def test_nothing_of_a_neighbour_but_ends_of_items_is_read(
         seal_blindly(tmp_path / "step-100", step=100)
     store, (place,) = locate(str(tmp_path / "step-100"), open_store)
     counting = Counting(store)
-    result = verify(counting, place, options=Options(workers=1))
+    # numbers of a few items are read a second time, here and there, where files could be exchanged
+    options = Options(workers=1, ignore=frozenset({"exchanged-shards"}))
+    result = verify(counting, place, options=options)
     assert len(result.identity.of(Source.RECORDED if sealed else Source.COUNTED)) >= RANKS - 1
     shards = {path: count for path, count in counting.read.items() if path.endswith(".distcp")}
     own = {path: count for path, count in shards.items() if path.startswith("step-100/")}
