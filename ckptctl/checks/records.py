@@ -93,6 +93,14 @@ def _left_out(context: Context, _: None) -> Iterator[Hit]:
                 "should be",
                 Location(file=path, rank=rank_of(path)),
             )
+    others = {row.path for row in manifest.unpromised}
+    for path, companion in context.checkpoint.companions.items():
+        if companion.known and path in others:
+            yield Hit(
+                "the manifest calls it no part of the checkpoint, and it is a companion that belongs "
+                "to it: nothing says what its bytes should be",
+                Location(file=path, rank=rank_of(path)),
+            )
 
 
 def _lost(context: Context, _: None) -> Iterator[Hit]:
@@ -103,7 +111,8 @@ def _lost(context: Context, _: None) -> Iterator[Hit]:
             keys = sorted(map(str, lost)) if isinstance(lost, list | dict) else [str(lost)]
             yield Hit(
                 f"{how.replace('_', ' ')} a damaged checkpoint, and it holds nothing of "
-                f"{len(keys):,} keys that damage took there: {listed(keys, _MOST_NAMED)}",
+                f"{len(keys):,} key{'s' * (len(keys) != 1)} that damage took there: "
+                f"{listed(keys, _MOST_NAMED)}",
                 Location(file=MANIFEST),
                 listed(keys, _MOST_NAMED),
                 touched=Touched.of(keys),
@@ -205,7 +214,7 @@ CHECKS: tuple[Check[None], ...] = (
         "incomplete-manifest",
         Stage.FILES,
         Severity.ERROR,
-        "The manifest leaves out a file that the metadata refers to.",
+        "The manifest leaves out a file that the metadata refers to, or a companion.",
         "the manifest was altered or made by something else: restore it from another copy, or let "
         "`ckptctl resolve {root}` choose another checkpoint",
         _left_out,

@@ -28,7 +28,7 @@ from cases.frame import (
     writes,
 )
 from ckptctl.errors import Terminated
-from ckptctl.model.manifest import MANIFEST, Manifest, decode
+from ckptctl.model.manifest import MANIFEST, Manifest, Unpromised, decode
 
 PLACE = "step-12"
 OLMO = name_of("olmo", 12)
@@ -93,11 +93,19 @@ def grows(path: str) -> Build:
     return build
 
 
-def rewrites(change: Callable[[Manifest], Mapping[str, Any]]) -> Build:
+def denies(name: str) -> Callable[[Manifest], Mapping[str, Any]]:
+    """Have a manifest call a file no part of the checkpoint."""
+    return lambda one: {
+        "files": tuple(file for file in one.files if file.path != name),
+        "unpromised": (Unpromised(name, 1),),
+    }
+
+
+def rewrites(change: Callable[[Manifest], Mapping[str, Any]], place: str = PLACE) -> Build:
     """Change the manifest and make its digest fit again, as a bug or an attacker would."""
 
     def build(root: Path) -> None:
-        path = root / PLACE / MANIFEST
+        path = root / place / MANIFEST
         manifest = decode(Manifest, path.read_bytes())
         path.write_bytes(replace(manifest, **change(manifest)).encode())
 
@@ -303,6 +311,14 @@ CASES: list[Case] = [
         for command in (VERIFY, PROMOTE,
                         (*RESOLVE, "--full"))
     ),
+    Case(
+        "a companion that the manifest calls no part of it",
+        each(both("olmo"), ran("commit", f"{{root}}/{OLMO}"),
+             rewrites(denies("train/rank1.pt"), OLMO)),
+        ("verify", f"{{root}}/{OLMO}"),
+        10,
+        says=("incomplete-manifest: train/rank1.pt",),
+    ),
     *(
         Case(f"keys lost to damage stop {command[0]}", each(SEALED, LOST), command, 10,
              says=("lost-keys", "model.w"))
@@ -393,6 +409,15 @@ CASES: list[Case] = [
              ran(*AMEND, "--run-id", "r1")),
         RESOLVE,
         facts={"name": "step-8"},
+    ),
+    Case(
+        "nor does the pointer move back before what was amended since",
+        each(saved("final"), ran("commit", "{root}/final"), SEALED,
+             ran("promote", "{root}/final", "--require", "none"),
+             ran("commit", "{root}/final", "--amend", "--step", "13")),
+        PROMOTE,
+        5,
+        says=("names step 13 (final)", "--rollback"),
     ),
     Case(
         "the newest of several counts",

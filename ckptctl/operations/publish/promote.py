@@ -91,6 +91,7 @@ def promote(
     if current is not None and current.target == place.path and current.manifest == manifest.digest:
         store.make_durable([current.path])
         named = Promoted(LATEST, current.revision, place.path, manifest.step, moved=False)
+    known = [_as_amended(store, one) for one in known]
     newer = next((one for one in known if _is_older(manifest, one)), None)
     if newer is not None and not rollback:
         raise Refused(
@@ -162,6 +163,17 @@ def _look_after(store: Store, place: Place) -> None:
             f"pointer {LATEST} names {place.path} now, and that was moved away in the same moment: "
             "bring it back with `ckptctl undelete`, or promote another"
         )
+
+
+def _as_amended(store: Store, revision: PointerRevision) -> PointerRevision:
+    """Return a revision with the step that its target has by now, where that is the one it means."""
+    try:
+        found = protocol.read_manifest(store, revision.target)
+    except (MalformedData, StorageError):
+        return revision
+    if found is None or found.digest != revision.manifest:
+        return revision
+    return replace(revision, step=found.step)
 
 
 def _is_older(manifest: Manifest, revision: PointerRevision) -> bool:
