@@ -142,8 +142,8 @@ def plural(count: int, word: str) -> str:
 
 
 def unchecked(names: Sequence[str]) -> str:
-    """Name the keys of which nothing was recorded that their bytes could be checked against."""
+    """Name the keys and files of which nothing was recorded that they could be checked against."""
     return (
-        f"not checked: {plural(len(names), 'key')} without a recorded checksum ({safe(listed(names))}): "
-        "a bit that flipped there cannot be told from what was written"
+        f"not checked, as no checksum is recorded: {safe(listed(names))}; a bit that flipped there "
+        "cannot be told from what was written"
     )

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from ckptctl.errors import Findings, NotFound
+from ckptctl.formats.items.scan import block_of
+from ckptctl.formats.torch.layout import SUFFIXES
+from ckptctl.hashing import algorithm_of, digest_of
 from ckptctl.model.checkpoint import File
-from ckptctl.model.manifest import is_record
+from ckptctl.model.manifest import FileRecord, Manifest, is_record
+from ckptctl.model.paths import join
 from ckptctl.operations.content.open import Opened
 from ckptctl.operations.place import FILES
+from ckptctl.storage import Store
 
 _STATE = (*FILES, ".distcp", ".npz", ".npy", ".pickle", ".msgpack", ".h5", ".zarr", ".tar")
+_WITH_CRC = SUFFIXES
 _WHY = "a file that is not read as a part of this checkpoint"
 
 
@@ -30,3 +37,34 @@ def holds_state(path: str) -> bool:
 def unread_files(opened: Opened) -> dict[str, str]:
     """Name the files that may hold state and are not read, each with the reason."""
     return {path: _WHY for path in files_apart(opened) if holds_state(path)}
+
+
+def unproven_sources(opened: Opened, manifest: Manifest | None) -> tuple[str, ...]:
+    """Name the files of metadata whose bytes nothing proves.
+
+    A ``torch.save`` file has CRCs, of the others only a manifest has digests, and they are checked
+    here. Raises ``Findings`` where one does not fit.
+    """
+    promised = {file.path: file for file in manifest.files} if manifest is not None else {}
+    found = []
+    for path in opened.checkpoint.sources:
+        if path.endswith(_WITH_CRC):
+            continue
+        record = promised.get(path)
+        if record is None:
+            found.append(path)
+        elif not is_sound(opened.store, opened.base, record):
+            raise Findings(f"{opened.url}: {path} is not what its manifest promises")
+    return tuple(found)
+
+
+def is_sound(store: Store, base: str, file: FileRecord) -> bool:
+    """Tell whether a file is still what was written."""
+    try:
+        with store.open(join(base, file.path)) as reader:
+            block, algorithm = block_of(reader), algorithm_of(file.digest)
+            return reader.size == file.size and file.digest == digest_of(
+                reader, file.size, algorithm, block=block
+            )
+    except NotFound:
+        return False

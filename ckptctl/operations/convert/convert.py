@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ckptctl.errors import Findings, Refused, StorageError, UsageError
+from ckptctl import protocol
+from ckptctl.errors import Findings, MalformedData, Refused, StorageError, UsageError
 from ckptctl.formats.items.casting import CASTABLE
 from ckptctl.model.finding import Severity
+from ckptctl.model.manifest import Manifest
 from ckptctl.model.paths import join
 from ckptctl.operations.content.digest import ObjectDigest, TensorDigest, digest_content
 from ckptctl.operations.content.open import Opened, open_tensors
-from ckptctl.operations.content.unread import unread_files
+from ckptctl.operations.content.unread import unproven_sources, unread_files
 from ckptctl.operations.convert.dcp import to_dcp
 from ckptctl.operations.convert.options import (
     CastTensor,
@@ -68,6 +70,7 @@ def convert(
         raise UsageError(f"`to` takes one of {', '.join(FORMATS)}, not {to!r}")
     opened, damage = _open(url, options)
     names = options.selection.names(opened.checkpoint.entries)
+    unproven = unproven_sources(opened, _manifest(opened))
     found = look(out, resume=options.resume, overwrite=options.overwrite, single=to == "torch")
     with opened.source() as source:
         reading = Reading(source, progress or Silent())
@@ -92,10 +95,18 @@ def convert(
                 outputs=written.outputs,
                 casts=_casts(prepared.tensors, reading),
                 proof=proof,
-                unchecked=tuple(sorted(source.unchecked & names.keys())),
+                unchecked=(*unproven, *sorted(source.unchecked & names.keys())),
             )
             _finish(target, found, result)
     return result
+
+
+def _manifest(opened: Opened) -> Manifest | None:
+    records = opened.place.records if opened.place is not None else opened.base
+    try:
+        return protocol.read_manifest(opened.store, records)
+    except MalformedData:
+        return None  # what is promised is not known, so that nothing is proven by it
 
 
 def _open(url: str, options: ConvertOptions) -> tuple[Opened, Damage]:

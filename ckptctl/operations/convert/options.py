@@ -79,8 +79,9 @@ class Conversion(Answer):
     """What was written and proven; ``shared`` maps tensors kept once to the name they are kept under.
 
     ``unsafe`` names values that torch loads only with ``weights_only=False``. ``proof`` is the digest
-    over all tensors of the result, read back and equal to what was read. ``unchecked`` are keys for
-    which the source keeps no checksum, so that what was read may not be what was once written.
+    over all tensors of the result, read back and equal to what was read. ``unchecked`` are keys
+    and files for which the source keeps no checksum, so that what was read may not be what was once
+    written.
     """
 
     source: str = field(metadata=PATH)

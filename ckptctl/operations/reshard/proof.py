@@ -10,11 +10,12 @@ from ckptctl.formats import registry
 from ckptctl.model.finding import Severity
 from ckptctl.operations.content.digest import Content, TensorDigest, digest_content
 from ckptctl.operations.content.open import Opened
+from ckptctl.operations.content.unread import is_sound
 from ckptctl.operations.find import place_at
 from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.reshard.source import Source
-from ckptctl.operations.reshard.target import Target, is_sound
+from ckptctl.operations.reshard.target import Target
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, examine, verification_of
 from ckptctl.sharding.plan import Plan

@@ -12,12 +12,14 @@ from ckptctl.completeness.classifier import Classifier
 from ckptctl.completeness.world_size import holdings, world_of
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import Refused, UsageError
+from ckptctl.formats.torch.layout import SUFFIXES
 from ckptctl.model.names import parse_name
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
 from ckptctl.model.result.verdict import Verdict
 from ckptctl.operations.catalog.resolution import Resolution
 from ckptctl.operations.content.digest import Content
+from ckptctl.operations.content.unread import unproven_sources
 from ckptctl.operations.place import address, split
 from ckptctl.operations.progress import Progress, Silent
 from ckptctl.operations.provenance.facts import Facts, facts_of
@@ -75,7 +77,8 @@ class Resharding(Answer):
     """What was done, or with ``dry_run`` would be; sizes in bytes.
 
     ``refusals`` say why it cannot be done as asked, ``aspects`` what goes on as before and what
-    does not. ``unchecked`` are keys for which the source keeps no checksum. ``manifest`` is that of the committed result, ``suggested`` policies with which it
+    does not. ``unchecked`` are keys and files for which
+    the source keeps no checksum. ``manifest`` is that of the committed result, ``suggested`` policies with which it
     can be done, and ``chosen`` says why this checkpoint of a root.
     """
 
@@ -188,8 +191,16 @@ def reshard(
         )
         sealed = protocol.seal(found.store, target.base, manifest)
         destination.publish(found)
-    unchecked = before.unchecked if source.manifest is None else ()
+    unchecked = _unchecked(source, before, plan)
     return _result(prepared, target_url, options, reused, sealed.digest, proof, unchecked)
+
+
+def _unchecked(source: Source, before: Content, plan: Plan) -> tuple[str, ...]:
+    """Name what was taken over though nothing proves it; a manifest's digests prove everything."""
+    if source.manifest is not None:
+        return ()
+    beside = [path for path in plan.beside if not path.endswith(SUFFIXES)]
+    return (*unproven_sources(source.opened, None), *beside, *before.unchecked)
 
 
 def _fill(

@@ -9,12 +9,11 @@ from threading import Event
 from uuid import uuid4
 
 from ckptctl.dataclass import dataclass
-from ckptctl.errors import Conflict, MalformedData, NotFound, Refused
+from ckptctl.errors import Conflict, MalformedData, Refused
 from ckptctl.formats import registry
-from ckptctl.formats.items.scan import block_of
-from ckptctl.hashing import algorithm_of, digest_of
 from ckptctl.model.manifest import MANIFEST, FileRecord, decode
 from ckptctl.model.paths import join
+from ckptctl.operations.content.unread import is_sound
 from ckptctl.operations.progress import Progress, Shared
 from ckptctl.operations.publish.actor import actor, now
 from ckptctl.operations.reshard.destination import Destination, discard
@@ -127,18 +126,6 @@ def _record_of(found: Destination) -> ReshardRecord:
         if found.renamed:
             return ReshardRecord(plan="", save_id="")
         raise Refused(f"{found.url}: its record {RESHARD} cannot be used: {error}") from None
-
-
-def is_sound(store: Store, base: str, file: FileRecord) -> bool:
-    """Tell whether a file is still what was written."""
-    try:
-        with store.open(join(base, file.path)) as reader:
-            block, algorithm = block_of(reader), algorithm_of(file.digest)
-            return reader.size == file.size and file.digest == digest_of(
-                reader, file.size, algorithm, block=block
-            )
-    except NotFound:
-        return False
 
 
 def write_files(
