@@ -10,6 +10,7 @@ from typing import Any
 from ckptctl import protocol
 from ckptctl.checks import IDENTITY_CHECKS, Check, Context, by_id
 from ckptctl.dataclass import dataclass
+from ckptctl.errors import StorageError
 from ckptctl.model.finding import Coverage, Finding, Report, Severity
 from ckptctl.model.observation import Against
 from ckptctl.model.seal import Seal
@@ -105,7 +106,10 @@ def _seal(located: Located, options: Options) -> Seal:
     """Read the checkpoint's records and the pointer, where one names it."""
     store, place = located.store, located.place
     asked = place.path and options.asks("pointer-mismatch")
-    pointer = protocol.read_pointer(store).decided if asked else None
+    found = protocol.read_pointer(store) if asked else protocol.Pointer()
+    if found.failed:
+        raise StorageError(found.problems[0])
+    pointer = found.decided
     seal = protocol.read_seal(
         store, located.records, name=place.name.text, required=options.require_manifest
     )
