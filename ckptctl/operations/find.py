@@ -145,6 +145,8 @@ class _Walk:
         if POINTERS in folder.folders:
             return True
         links = {one.name for one in folder.entries if one.target is not None}
+        stray = claim.sure <= Sure.PATTERN and not folder.name.recognised
+        stray = stray and not registry.layout(claim.layout).metadata(folder.files)
         for name in folder.folders:
             if _ours(name) or (name in links and self._leads_away(folder, name)):
                 continue
@@ -155,10 +157,14 @@ class _Walk:
                 return True
             # what its framework marks, under a checkpoint's name, may hold tags of its own
             own = claim.sure >= Sure.MARKED and folder.name.recognised
-            if not own and folder.named[name].recognised:
-                claims = (one for layout in self._layouts for one in layout.claim(inside))
-                if any(one.path == inside.path for one in claims):
-                    return True
+            if own or not (folder.named[name].recognised or stray):
+                continue
+            claims = [one for layout in self._layouts for one in layout.claim(inside)]
+            mine = [one for one in claims if one.path == inside.path]
+            if folder.named[name].recognised and mine:
+                return True
+            if stray and any(one.layout == claim.layout for one in mine):
+                return True  # such as best/: what lies above it cannot be loaded anyway
         return False
 
     def _leads_away(self, folder: Folder, name: str) -> bool:

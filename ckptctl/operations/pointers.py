@@ -22,11 +22,20 @@ _MOST_LINKS = 40
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """A name that trainers leave for the newest checkpoint; ``target`` is its path if it is there."""
+    """A name that trainers leave for the newest checkpoint; ``target`` is its path if it is there.
+
+    ``others`` may be meant as well: a number is the step of more than one.
+    """
 
     name: str
     text: str
     target: str | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """All that may be meant."""
+        return () if self.target is None else (self.target, *self.others)
 
 
 def pointers(store: Store, places: Iterable[Place]) -> list[Pointer]:
@@ -155,13 +164,12 @@ class Beside:
 
     def __init__(self, store: Store, folder: str, known: Known) -> None:
         self._store, self._folder, self._known = store, folder, known
-        self._steps = {
-            place.name.step: place.path
-            for place in known.places
-            if place.path.rpartition("/")[0] == folder
-            and place.name.step is not None
-            and not place.name.staging
-        }
+        self._steps: dict[int, list[str]] = {}
+        for place in known.places:
+            step = place.name.step
+            here = place.path.rpartition("/")[0] == folder
+            if here and step is not None and not place.name.staging:
+                self._steps.setdefault(step, []).append(place.path)
 
     def read(self, entry: Entry) -> Pointer | None:
         """Read an entry as a pointer; None where it is none."""
@@ -176,7 +184,10 @@ class Beside:
         if entry.kind != "file" or not is_pointer(entry.name):
             return None
         text = in_text(read_small(self._store, entry.path, _LIMIT) or b"")
-        return Pointer(name, text, self.named(text))
+        target = self.named(text)
+        alike = self._of_step(in_one_line(text))
+        others = tuple(path for path in alike if path != target) if target in alike else ()
+        return Pointer(name, text, target, others)
 
     def named(self, text: str) -> str | None:
         """Return the checkpoint that a text names, by its step or its path."""
@@ -184,9 +195,16 @@ class Beside:
         if exact in self._known.paths:  # however strange the name is
             return exact
         line = in_one_line(text)
-        if line.isdigit() and len(line) < 19 and int(line) in self._steps:
-            return self._steps[int(line)]
+        alike = self._of_step(line)
+        if alike:
+            return alike[0]
         return self._known.named(self._folder, line) if line else None
+
+    def _of_step(self, line: str) -> list[str]:
+        """Return the checkpoints whose step a text is, unless it is also the name of one."""
+        if posixpath.join(self._folder, line) in self._known.paths:
+            return []
+        return self._steps.get(int(line), []) if line.isdigit() and len(line) < 19 else []
 
     def _leads_to(self, entry: Entry) -> str | None:
         """Return the checkpoint that a link leads to, or into, by whatever way."""

@@ -26,7 +26,7 @@ from ckptctl.model.manifest import LATEST
 from ckptctl.operations.decision import decide
 from ckptctl.operations.find import DEPTH, find, locate, place_of_file
 from ckptctl.operations.place import ALONE, UNKNOWN, Place, address, not_read, split
-from ckptctl.operations.pointers import pointers
+from ckptctl.operations.pointers import Pointer, pointers
 from ckptctl.operations.vacancy import nothing_here
 from ckptctl.storage import Entry, Store, WritableStore, open_store, open_writable
 from ckptctl.words import listed
@@ -255,6 +255,7 @@ class _Finder(Generic[AnyStore]):
         places = find(store, self.framework)
         for pointer in pointers(store, places):
             if pointer.name == name:
+                _refuse_two(pointer)
                 place = next((one for one in places if one.path == pointer.target), None)
                 if place is None:
                     text = pointer.text or "nothing"
@@ -329,10 +330,24 @@ def _choose(root: str, store: Store, places: Sequence[Place], selector: str) -> 
     return place
 
 
+def _refuse_two(pointer: Pointer) -> None:
+    """Raise ``UsageError`` where a pointer may mean several."""
+    if pointer.others:
+        raise UsageError(
+            f"pointer {pointer.name} says {pointer.text}, which is the step of "
+            f"{' and of '.join(pointer.targets)}: name one of them by its path"
+        )
+
+
 def _pointed(store: Store, places: Sequence[Place], name: str) -> tuple[str | None, list[str]]:
     """Return what a pointer names, and the names of all pointers."""
-    found = {one.name: one.target or one.text for one in pointers(store, list(places))}
-    ours = decide(store, {place.path for place in places})
+    there = pointers(store, list(places))
+    found = {one.name: one.target or one.text for one in there}
+    for one in there:
+        if one.name == name:
+            _refuse_two(one)
+    newest = next((one.path for one in reversed(places) if one.committed), None)
+    ours = decide(store, {place.path for place in places}, newest=newest)
     if ours.problem and name == LATEST:
         raise StorageError(f"{ours.said}; name the checkpoint itself")
     if ours.revision is not None:

@@ -617,6 +617,15 @@ NEWER = [
     ),
 ]
 
+NAMES = [
+    Case("best/ below a stray shard", each(committed("best"), fills("__0_0.distcp")), ("list", "{root}"), facts={"checkpoints.0.name": "best", "checkpoints.1": None}),
+    Case("a number that is the step of two", each(committed("step-100", "ckpt-100"), writes("latest", "100\n")), ("list", "{root}"), facts={"checkpoints.0.pointers": ["latest"], "checkpoints.1.pointers": ["latest"]}),
+    Case("prune keeps both that a number may mean", each(committed("step-100", "ckpt-100", 200), writes("latest", "100\n")), ("prune", "{root}", "--keep-last", "1", "--yes"), left=("step-100", "ckpt-100", "step-200"), old=10),
+    Case("resolve says that a number is ambiguous", each(committed("step-100", "ckpt-100"), writes("latest", "100\n")), RESOLVE, says=("latest is ambiguous: it says 100, the step of",)),
+    Case("ROOT@NAME that is ambiguous", each(saved("step-100", "ckpt-100"), writes("LATEST", "100\n")), ("show", "{root}@LATEST"), 2, says=("the step of",)),
+    Case("a pointer that is named and ambiguous", each(saved("step-100", "ckpt-100"), writes("latest", "100\n")), ("show", "{root}/latest"), 2, says=("the step of",)),
+]  # fmt: skip
+
 PROMOTE = ("promote", "{root}/step-200", "--require", "none")
 MEANWHILE = [
     Case(
@@ -748,4 +757,4 @@ ROLLED_BACK = [
     ),
 ]
 
-CASES: list[Case] = [*ROLLED_BACK, *SERIES_OF_RECORDS, *NEWER, *MEANWHILE, *NOTHING]
+CASES: list[Case] = [*ROLLED_BACK, *SERIES_OF_RECORDS, *NEWER, *NAMES, *MEANWHILE, *NOTHING]

@@ -181,7 +181,9 @@ def test_names_of_directories_files_and_pointers(tmp_path: Path, name: str) -> N
     found = run("list", "run", "--json", cwd=tmp_path).json()
     assert found["checkpoints"][0]["name"] == text
     assert found["checkpoints"][0]["pointers"] == ["latest", f"link {text}"]
-    assert found["dangling"] == [{"name": "nowhere", "text": f"gone {text}", "target": None}]
+    assert found["dangling"] == [
+        {"name": "nowhere", "text": f"gone {text}", "target": None, "others": []}
+    ]
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:

@@ -135,6 +135,9 @@ class Root:
                 if found.name != LATEST or revision is None:
                     text = found.text or "nothing"
                     yield f"{found.name} is dangling: it names {text}, which is not here"
+            elif found.others:
+                both = " and ".join(found.targets)
+                yield f"{found.name} is ambiguous: it says {found.text}, the step of {both}"
             elif found.target in self.unread:
                 continue
             elif found.target not in self.manifests:

@@ -125,7 +125,7 @@ def _row(
     except StorageError as error:
         seen = Seen(State.UNREADABLE, str(error))
     state = seen.state
-    names = [pointer.name for pointer in named if pointer.target == place.path]
+    names = [pointer.name for pointer in named if place.path in pointer.targets]
     if promoted == place.path:
         names = [LATEST, *(name for name in names if name != LATEST)]
         state = State.PROMOTED if state is State.COMMITTED else state

@@ -64,8 +64,8 @@ class _Search:
                 if not folder:  # others may have gone with the last checkpoint in them
                     raise
         for pointer in recorded(self._store, self._places):
-            if pointer.target is not None:
-                self._found.add(pointer.target, f"{pointer.name} names it")
+            for target in pointer.targets:
+                self._found.add(target, f"{pointer.name} names it")
         for entry in _beside_root(self._store):
             for target in self._led(entry):
                 self._found.add(target, f"the link {entry.name} beside this root leads to it")
@@ -102,14 +102,18 @@ class _Search:
         if targets:
             return
         pointer = beside.read(entry)
-        if pointer is not None and pointer.target is not None:
-            self._found.add(pointer.target, f"{pointer.name} names it")
-        elif pointer is not None:
+        for target in pointer.targets if pointer is not None else ():
+            self._found.add(target, f"{entry.path} names it")
+        if pointer is not None and pointer.target is None:
             courtesy = entry.name == LATEST and ours  # never trusted where the pointer is
             if is_pointer(entry.name) and not courtesy and not self._is_ignored(entry):
                 said = pointer.text.splitlines()[0][:80] if pointer.text else "nothing"
                 self._found.unresolved.append(f"{entry.path} names {said}, which is not here")
-        elif entry.kind == "file" and entry.path.rpartition("/")[0] in self._folders:
+        elif (
+            pointer is None
+            and entry.kind == "file"
+            and entry.path.rpartition("/")[0] in self._folders
+        ):
             self._words(beside, entry)
 
     def _words(self, beside: Beside, entry: Entry) -> None:
