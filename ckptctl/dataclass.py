@@ -1,8 +1,9 @@
 """Dataclasses that cost little to define.
 
 The standard library compiles six functions for each frozen dataclass, which takes half a millisecond,
-and a short command defines a hundred. Here ``__init__`` alone is compiled; everything else is
-shared. Fields, ``replace``, comparison, hash, text and pickling are those of the standard library.
+and a short command defines a hundred. Here ``__init__`` alone is compiled, when the first object is
+made; everything else is shared. Fields, ``replace``, comparison, hash, text and pickling are those of
+the standard library.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _dataclass(
         params.init = params.repr = params.eq = True
         params.frozen = frozen
         fields = dataclasses.fields(made_class)
-        methods = [_initializer(made_class, fields, frozen=frozen), *_shared(fields)]
+        methods = _shared(fields)
         if frozen:
             methods += _frozen(fields)
         for method in methods:
@@ -60,9 +61,35 @@ def _dataclass(
                 setattr(made_class, method.__name__, method)
         if not frozen:
             made_class.__hash__ = own.get("__hash__")
+        if "__init__" not in own:
+            _later(made_class, fields, frozen=frozen)
         return made_class  # type: ignore[no-any-return]
 
     return decorate
+
+
+def _later(cls: Any, fields: Fields, *, frozen: bool) -> None:
+    """Compile ``__init__`` when it is called, or when the class is asked for its signature."""
+
+    def finish() -> None:
+        if cls.__init__ is first:
+            method = _initializer(cls, fields, frozen=frozen)
+            method.__qualname__ = f"{cls.__qualname__}.__init__"
+            cls.__init__ = method
+
+    def first(self: Any, *args: object, **named: object) -> None:
+        finish()
+        cls.__init__(self, *args, **named)
+
+    class Signature:
+        """Answers as if it were not there, once the class can answer by itself."""
+
+        def __get__(self, one: object, owner: type) -> None:
+            finish()
+            raise AttributeError("__signature__")
+
+    cls.__init__ = first
+    cls.__signature__ = Signature()
 
 
 def _initializer(cls: type, fields: Fields, *, frozen: bool) -> Method:
