@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from ckptctl.checks import Context
 from ckptctl.dataclass import dataclass
@@ -26,11 +24,15 @@ from ckptctl.provenance.counters import moment_of
 from ckptctl.provenance.evidence import Exchanged, Likeness
 from ckptctl.storage import Reader
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+
 _MOST_FILES, _MOST_ITEMS, _MOST_BYTES = 64, 4, 16 << 10
 _FEWEST = 64
 _LIKE, _UNLIKE, _APART, _TELLS = 0.8, 0.5, 0.4, 0.15
-
-Numbers = NDArray[np.float64]
 
 
 @dataclass(slots=True)
@@ -191,6 +193,8 @@ def _best(
 
 def _likeness(one: Mapping[int, Numbers], other: Mapping[int, Numbers]) -> float | None:
     """Return the correlation over all items, each in its own scale; None where too little varies."""
+    import numpy as np
+
     pairs = [
         (_scaled(one[at]), _scaled(other[at]))
         for at in one
@@ -205,6 +209,8 @@ def _likeness(one: Mapping[int, Numbers], other: Mapping[int, Numbers]) -> float
 
 def _scaled(numbers: Numbers) -> Numbers:
     """Return numbers around 0 with a spread of 1; none where they do not vary or are not finite."""
+    import numpy as np
+
     if not numbers.size or not np.isfinite(numbers).all():
         return np.zeros(0)
     centred = numbers - numbers.mean()

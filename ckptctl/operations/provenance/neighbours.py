@@ -25,6 +25,7 @@ from ckptctl.operations.located import Located
 from ckptctl.operations.place import Place, split
 from ckptctl.operations.provenance.collect import Plan, Spot
 from ckptctl.operations.provenance.compare_items import compare_items
+from ckptctl.operations.provenance.exchanges import exchanges_with
 from ckptctl.provenance.evidence import Likeness, Neighbour
 from ckptctl.storage import Store
 
@@ -139,8 +140,6 @@ def neighbours_of(
 def _with_exchanges(
     one: Neighbour, located: Located, context: Context, plan: Plan, sibling: Sibling
 ) -> Neighbour:
-    from ckptctl.operations.provenance.exchanges import exchanges_with  # with numpy
-
     try:
         found = exchanges_with(located, context, plan, sibling.located)
     except CkptctlError as error:
