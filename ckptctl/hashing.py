@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Protocol
 
@@ -34,6 +33,8 @@ class Hasher:
 
             self._hash = xxhash.xxh3_128()
         elif algorithm == "sha256":
+            import hashlib
+
             self._hash = hashlib.sha256()
         else:
             raise UsageError(f"there is no digest {algorithm!r}; there are {', '.join(ALGORITHMS)}")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ckptctl.checks.base import Check, Context, Hit, from_faults
 from ckptctl.model.checkpoint import FaultKind
 from ckptctl.model.finding import Severity, Stage
 from ckptctl.model.observation import ItemSeen
+from ckptctl.pattern import pattern
 
 _ELSEWHERE = (
     "restore the file from another copy and run `ckptctl verify {checkpoint}` again, or choose "
     "another checkpoint with `ckptctl list {root}`"
 )
-_NUMBER = re.compile(r"\d+")
+_NUMBER = pattern(r"\d+")
 
 
 def _misplaced(context: Context, seen: ItemSeen) -> Iterator[Hit]:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from ckptctl.checks.base import Context, Hit
 from ckptctl.model.companion import Kind
 from ckptctl.model.finding import Location
+from ckptctl.pattern import pattern
 from ckptctl.provenance.assessment import Assessment
 
-_COUNTS_STEPS = re.compile(r"step|iter", re.IGNORECASE)
+_COUNTS_STEPS = pattern(r"step|iter", re.IGNORECASE)
 
 
 def _source(context: Context) -> Location:

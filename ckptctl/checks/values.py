@@ -5,13 +5,13 @@ Each tensor is judged as a whole, after all of its pieces were looked at.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 from ckptctl.checks.base import Check, Context, Hit
 from ckptctl.model.components import component_of, elements
 from ckptctl.model.finding import Location, Severity, Stage
 from ckptctl.model.tensor_values import Bad, TensorValues
+from ckptctl.pattern import pattern
 from ckptctl.words import listed
 
 HUGE = 1e15
@@ -29,8 +29,8 @@ _MANY = 1024
 
 _MOST_NAMES = 8
 
-_MASK = re.compile(r"(?:mask|masked_bias|min_vals?|max_vals?)$")
-_SENTINEL = re.compile(r"(?:^|_)(?:best|min|max|lowest|highest)(?:_|$)")
+_MASK = pattern(r"(?:mask|masked_bias|min_vals?|max_vals?)$")
+_SENTINEL = pattern(r"(?:^|_)(?:best|min|max|lowest|highest)(?:_|$)")
 
 _EARLIER = (
     "training was broken before this was saved: choose an earlier checkpoint that `ckptctl verify "

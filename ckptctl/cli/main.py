@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
 from itertools import pairwise
@@ -92,10 +93,17 @@ def _application(wanted: str) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
-    for name in [wanted] if wanted in _COMMANDS else _COMMANDS:
+    for name in _needed(wanted):
         module = import_module(f"ckptctl.cli.commands.{_COMMANDS[name]}.{name}")
         app.command(name)(getattr(module, f"{name}_command"))
     return app
+
+
+def _needed(wanted: str) -> Iterable[str]:
+    """Name the commands that must be there: the one that is called, or all of them for help."""
+    if sys.argv[1:] == ["--version"]:
+        return ()
+    return [wanted] if wanted in _COMMANDS else _COMMANDS
 
 
 def main() -> None:

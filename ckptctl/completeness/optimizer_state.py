@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import field, replace
@@ -12,6 +11,7 @@ from ckptctl.completeness.classifier import Key
 from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Checkpoint, TensorEntry
 from ckptctl.model.components import OPTIMIZER_STATES
+from ckptctl.pattern import pattern
 
 BUFFERS = frozenset(
     {
@@ -30,7 +30,7 @@ _OUTER = frozenset(
         "_forward_module",
     }
 )  # fmt: skip
-_TIED = re.compile(r"(?:^|\.)(?:lm_head|output|output_layer|head|wte|\w*embed\w*|decoder)\.weight$")
+_TIED = pattern(r"(?:^|\.)(?:lm_head|output|output_layer|head|wte|\w*embed\w*|decoder)\.weight$")
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Checkpoint, rank_of
 from ckptctl.model.components import rank_element
 from ckptctl.model.manifest import RECEIPTS
+from ckptctl.pattern import pattern
 
 MOST_RANKS = 1 << 20
 """Ranks above which a number in a name is not taken for a rank."""
@@ -22,11 +23,11 @@ RANKED = frozenset({"data", "rng", "progress", "scheduler", "scaler"})
 _SIZES = frozenset({"world_size", "dp_world_size", "num_replicas"})
 _ABOUT = _SIZES | {"version", "num_workers"}
 _OF_ALL = frozenset({"", "global", "world"})
-_SHARD = re.compile(r"/shard_(\d+(?:\.\d+)*)_(\d+(?:\.\d+)*)$")
-_TUPLE = re.compile(r"\((\d+(?:, ?\d+)*),?\)$")
-_NUMBERED = re.compile(r"\d{1,7}$")
-_RNG_NUMBER = re.compile(r"(?:rng|rng_state|rng_states|random_state|random_states)_(\d{1,7})$")
-_RECEIPT = re.compile(rf"{re.escape(RECEIPTS)}/rank-(\d+)\.json$")
+_SHARD = pattern(r"/shard_(\d+(?:\.\d+)*)_(\d+(?:\.\d+)*)$")
+_TUPLE = pattern(r"\((\d+(?:, ?\d+)*),?\)$")
+_NUMBERED = pattern(r"\d{1,7}$")
+_RNG_NUMBER = pattern(r"(?:rng|rng_state|rng_states|random_state|random_states)_(\d{1,7})$")
+_RECEIPT = pattern(rf"{re.escape(RECEIPTS)}/rank-(\d+)\.json$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ckptctl.formats.base import Claim, Folder, Sure
 from ckptctl.model.names import CheckpointName
+from ckptctl.pattern import pattern
 
 STAGED = "under a temporary name"
 _MOST_MISSING = 64
@@ -64,7 +65,7 @@ def missing_of_sets(names: Iterable[str]) -> list[str]:
     return found
 
 
-_OF = re.compile(
+_OF = pattern(
     r"(?P<stem>.+)-(?P<number>\d{1,9})-of-(?P<count>\d{1,9})(?P<suffix>\.safetensors|\.bin)"
 )
 
@@ -74,6 +75,4 @@ def is_checkpoint(folder: Folder) -> bool:
     return folder.name.recognised or _NAMED.fullmatch(folder.name.text) is not None
 
 
-_NAMED = re.compile(
-    r"(?:.*[-_.])?(?:last|latest|best|final|checkpoint|ckpt|release)", re.IGNORECASE
-)
+_NAMED = pattern(r"(?:.*[-_.])?(?:last|latest|best|final|checkpoint|ckpt|release)", re.IGNORECASE)

@@ -18,6 +18,7 @@ from ckptctl.model.checkpoint import Fault, FaultKind, File
 from ckptctl.model.companion import Companion, Form, Told
 from ckptctl.model.finding import Location
 from ckptctl.model.manifest import is_record
+from ckptctl.pattern import pattern
 from ckptctl.storage import Reader
 
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
@@ -29,7 +30,7 @@ LARGEST = 32 << 20
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
 """What ``torch.save`` begins a file with that is no zip: there are no CRCs in it."""
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DIGEST = pattern(r"[0-9a-f]{64}")
 _ALGORITHM = "sha256"
 
 

@@ -18,11 +18,12 @@ from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, NotFound
 from ckptctl.formats.pickles.values import MAX_VALUE, Described, decode_item
 from ckptctl.model.paths import join
+from ckptctl.pattern import pattern
 from ckptctl.storage import Store
 
 _MAX_CONFIG = 4 << 20
 _MAX_TRAINER_STATE = 32 << 20
-_SECRET = re.compile(
+_SECRET = pattern(
     r"(?:^|_)(?:hub_token|auth_token|access_token|api_?key|private_key|secret\w*|passw\w*"
     r"|credentials?)$",
     re.IGNORECASE,
@@ -32,7 +33,7 @@ _LONGEST_LIST = 1024
 COUNTED = "the number of files with random states"
 """Where a number of ranks comes from that nobody recorded; nodes may keep files of their own."""
 
-_RNG_FILE = re.compile(r"(?:rng_state|random_states)(?:_(\d+))?\.(?:pth|pkl)")
+_RNG_FILE = pattern(r"(?:rng_state|random_states)(?:_(\d+))?\.(?:pth|pkl)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from ckptctl.pattern import pattern
+
 _CLUTTER: tuple[tuple[str, str], ...] = (
     (r"\.(?!_[^_]).+\.[^.]+\.[A-Za-z0-9]{6}|\.\..+\.[A-Za-z0-9]{6}", "a temporary file of rsync"),
     (r"\._.+", "an AppleDouble file, which macOS writes beside the file of that name"),
@@ -28,12 +30,12 @@ _TEMPORARY: tuple[tuple[str, str], ...] = (
     ),
     (r"core(?:\.\d+)?|.+\.(?:pid|lock|pyc|prof)", "a file that a process left"),
 )
-_FOREIGN_FOLDERS = re.compile(
+_FOREIGN_FOLDERS = pattern(
     r"__pycache__|\.git|\.ipynb_checkpoints|\.AppleDouble|\.Spotlight-V100|\.Trashes|\.fseventsd"
     r"|\.Trash(?:-\d+)?|\$RECYCLE\.BIN|@eaDir|\.snapshots?|lost\+found|\.rsync-partial|\.~tmp~"
     r"|wandb|tensorboard|tb_logs|lightning_logs|mlruns|logs?|\.cache"
 )
-_COMPANIONS = re.compile(
+_COMPANIONS = pattern(
     r"\.metadata|__\d+\.metadata|\.?metadata\.json|integrity\.json"
     r"|(?:.*[_.-])?(?:config|args|state|params|hparams|hyper_?params)(?:_dict)?(?:[_-][\w-]+)?"
     r"\.(?:json|ya?ml|toml)"
@@ -41,7 +43,7 @@ _COMPANIONS = re.compile(
     r"|tokenizer.*|special_tokens_map\.json|added_tokens\.json|vocab\.(?:json|txt)|merges\.txt"
     r"|chat_template.*|.+\.model"
 )
-_STATE = re.compile(
+_STATE = pattern(
     r".+\.(?:distcp|pt|pth|ckpt|safetensors|bin|pkl|pickle|npz|npy|msgpack|h5)", re.IGNORECASE
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -14,9 +13,10 @@ from ckptctl.model.companion import Companion, Kind
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.finding import Location
 from ckptctl.model.geometry import Box, Boxes, Shape
+from ckptctl.pattern import pattern
 
 _WIDEST = 16  # bytes of an element of a dtype that is not known
-_RANK = re.compile(
+_RANK = pattern(
     r"(?:^|/|_)__(?P<first>\d{1,9})_\d+(?:\.[A-Za-z]+)?$"
     r"|(?:^|[/_.-])(?<!mp_)(?<!pp_)rank[_-]?(?P<named>\d{1,7})(?:[._-][\w.-]*)?$"
 )

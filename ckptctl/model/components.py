@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ckptctl.dataclass import dataclass
+from ckptctl.pattern import pattern
 
 COMPONENTS: dict[str, tuple[str, ...]] = {
     "optimizer": (
@@ -59,10 +60,10 @@ WRAPPERS = frozenset({"app", "app_state", "state", "checkpoint"})
 """Elements that say nothing themselves: ``app.model.0.weight``, ``state.optimizers.0...``."""
 
 _BY_ELEMENT = {name: component for component, names in COMPONENTS.items() for name in names}
-_CHAINED = re.compile(r"chained_\d+$")
-_NUMBER = re.compile(r"_\d+$")
-_DIGITS = re.compile(r"\d+$")
-_RANK = re.compile(
+_CHAINED = pattern(r"chained_\d+$")
+_NUMBER = pattern(r"_\d+$")
+_DIGITS = pattern(r"\d+$")
+_RANK = pattern(
     r"(?:(dp|tp|pp|cp|ep|global|local|world|data_parallel)[-_]?)?rank[-_]?(\d{1,7})$", re.IGNORECASE
 )
 

@@ -7,7 +7,6 @@ schema and carries a digest of itself, so that a torn or altered record is self-
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import field
@@ -47,6 +46,12 @@ def canonical(document: Mapping[str, object]) -> bytes:
     return text.encode("ascii") + b"\n"
 
 
+def _digest(body: dict[str, Any]) -> str:
+    import hashlib
+
+    return "sha256:" + hashlib.sha256(canonical(body)).hexdigest()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """Base of all records; ``digest`` is over everything else in canonical form."""
@@ -61,7 +66,7 @@ class Record:
         for item in dataclasses.fields(self):
             if item.name != "digest":
                 body[item.name] = _plain(getattr(self, item.name))
-        body["digest"] = "sha256:" + hashlib.sha256(canonical(body)).hexdigest()
+        body["digest"] = _digest(body)
         return body
 
     def encode(self) -> bytes:
@@ -260,7 +265,7 @@ def decode(kind: type[RecordType], data: bytes) -> RecordType:
     _check_schema(kind, schema)
     stated = body.pop("digest", None)
     try:
-        actual = "sha256:" + hashlib.sha256(canonical(body)).hexdigest()
+        actual = _digest(body)
         whole = canonical({**body, "digest": actual})
     except (ValueError, RecursionError):
         raise MalformedData("it holds what no record can hold") from None

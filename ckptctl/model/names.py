@@ -7,41 +7,40 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ckptctl.dataclass import dataclass
+from ckptctl.pattern import pattern
 
-_STAGING = re.compile(
+_STAGING = pattern(
     r"(?:[.-](?:tmp|temp|partial|unfinished|incomplete|inprogress)(?:[.-][\w.-]*)?"
     r"|\.orbax-checkpoint-tmp-[\w.-]*)$",
     re.IGNORECASE,
 )
-_STAGING_PREFIX = re.compile(r"^(?:\.?tmp[_-]|\.)(?=\w)", re.IGNORECASE)
-_STEP = re.compile(
+_STAGING_PREFIX = pattern(r"^(?:\.?tmp[_-]|\.)(?=\w)", re.IGNORECASE)
+_STEP = pattern(
     r"(?:(?:global)?[_-]?step|checkpoint|ckpt|iter(?:ation)?)s?[-_=]?(\d+)$", re.IGNORECASE
 )
-_EPOCH = re.compile(r"(?:^|[-_])ep(?:och)?[-_=]?(\d+)(?=$|[-_])", re.IGNORECASE)
-_INNER_STEP = re.compile(r"(?:^|[-_])(?:global_)?(?:step|ba)[-_=]?(\d+)(?=$|[-_.])", re.IGNORECASE)
-_FILE_SUFFIX = re.compile(r"\.(?:ckpt|pt|pth|bin)$", re.IGNORECASE)
+_EPOCH = pattern(r"(?:^|[-_])ep(?:och)?[-_=]?(\d+)(?=$|[-_])", re.IGNORECASE)
+_INNER_STEP = pattern(r"(?:^|[-_])(?:global_)?(?:step|ba)[-_=]?(\d+)(?=$|[-_.])", re.IGNORECASE)
+_FILE_SUFFIX = pattern(r"\.(?:ckpt|pt|pth|bin)$", re.IGNORECASE)
 
-_SUFFIX = re.compile(r"\.(?:ckpt|pt|pth|bin|pkl|safetensors)$", re.IGNORECASE)
-_BACKUP = re.compile(
+_SUFFIX = pattern(r"\.(?:ckpt|pt|pth|bin|pkl|safetensors)$", re.IGNORECASE)
+_BACKUP = pattern(
     r"(?:^|[^A-Za-z])(?:bak|backup|old|copy|orig|broken|bad|corrupt(?:ed)?|failed|deleted|trash)"
     r"(?=$|[^A-Za-z])|~$",
     re.IGNORECASE,
 )
-_ODD = re.compile(r"[^\w.=+@,-]")
-_NUMBER = re.compile(r"\d+")
-_LABEL = re.compile(r"(?:^|[^A-Za-z])([A-Za-z]+)[-_=]?$")
-_LABEL_AFTER = re.compile(r"[-_]?([A-Za-z]+)(?=$|[^A-Za-z])")
-_STEPS = re.compile(r"(?:global)?steps?|iters?|iterations?|ba|updates?|it", re.IGNORECASE)
-_ORIGIN = re.compile(
-    r"(?:^|[-_])(?:from|since|after|before|resume[ds]?|init)[-_]?[A-Za-z_]*[-_=]?$"
-)
-_EPOCHS = re.compile(r"ep|epochs?", re.IGNORECASE)
-_NO_STEP = re.compile(
+_ODD = pattern(r"[^\w.=+@,-]")
+_NUMBER = pattern(r"\d+")
+_LABEL = pattern(r"(?:^|[^A-Za-z])([A-Za-z]+)[-_=]?$")
+_LABEL_AFTER = pattern(r"[-_]?([A-Za-z]+)(?=$|[^A-Za-z])")
+_STEPS = pattern(r"(?:global)?steps?|iters?|iterations?|ba|updates?|it", re.IGNORECASE)
+_ORIGIN = pattern(r"(?:^|[-_])(?:from|since|after|before|resume[ds]?|init)[-_]?[A-Za-z_]*[-_=]?$")
+_EPOCHS = pattern(r"ep|epochs?", re.IGNORECASE)
+_NO_STEP = pattern(
     r"rank|size|world|of|v|version|seed|run|exp|trial|lr|bs|dp|tp|pp|mp|cp|node|gpu|worker|part"
     r"|shard|split|fold|top|layer|stage|expert|job|local|attempt",
     re.IGNORECASE,
 )
-_DATE = re.compile(r"(?:19|20)\d{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:\d{4}|\d{6})?")
+_DATE = pattern(r"(?:19|20)\d{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:\d{4}|\d{6})?")
 _MOST_DIGITS = 18
 
 

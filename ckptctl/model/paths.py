@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from ckptctl.pattern import pattern
 
-_DRIVE = re.compile(r"^[A-Za-z]:")
+_DRIVE = pattern(r"^[A-Za-z]:")
 
 
 def is_contained(path: str) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
 from ckptctl.model.paths import is_contained
+from ckptctl.pattern import pattern
 
-_DIGEST = re.compile(r"(?:xxh3-128:[0-9a-f]{32}|sha256:[0-9a-f]{64})")
+_DIGEST = pattern(r"(?:xxh3-128:[0-9a-f]{32}|sha256:[0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)

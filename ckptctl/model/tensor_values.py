@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import field
 
 from ckptctl.dataclass import dataclass
@@ -10,8 +9,9 @@ from ckptctl.model.checkpoint import BoxIndex, Item, TensorEntry
 from ckptctl.model.finding import Gap, GapKind
 from ckptctl.model.geometry import Box, Shape
 from ckptctl.model.observation import ValuesSeen
+from ckptctl.pattern import pattern
 
-_BUCKET = re.compile(r"(?:^|\.)distributed\.dp_group_idx_\d+\.gbuf_idx_\d+\..*bucket_idx_\d+\.\w+$")
+_BUCKET = pattern(r"(?:^|\.)distributed\.dp_group_idx_\d+\.gbuf_idx_\d+\..*bucket_idx_\d+\.\w+$")
 _ALIGNED = 64
 _UNPLACED = Gap(GapKind.NOT_INTERPRETED, "the metadata does not say where in the tensor they are")
 

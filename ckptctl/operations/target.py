@@ -28,20 +28,19 @@ from ckptctl.operations.find import DEPTH, find, locate, place_of_file
 from ckptctl.operations.place import ALONE, UNKNOWN, Place, address, not_read, split
 from ckptctl.operations.pointers import Pointer, pointers
 from ckptctl.operations.vacancy import nothing_here
+from ckptctl.pattern import pattern
 from ckptctl.storage import Entry, Store, WritableStore, open_store, open_writable
 from ckptctl.words import listed
 
 Named = str | os.PathLike[str] | None
 """A path or URL; None is ``CKPTCTL_ROOT``, or the current directory where that is not set."""
 ROOT = "CKPTCTL_ROOT"
-_SELECTOR = re.compile(r"[\w.-]+")
-_ONE_SLASH = re.compile(
+_SELECTOR = pattern(r"[\w.-]+")
+_ONE_SLASH = pattern(
     r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)|(?:s3|gs|gcs|az|abfss?|hf|https?|file):(?!//)", re.IGNORECASE
 )
 """A URL with a slash too few. One letter is a drive of Windows."""
-_BARE = re.compile(
-    r"(?!(?:file|local|memory):)[a-z][a-z0-9+.-]*://(?:/|$)|[a-z]+://$", re.IGNORECASE
-)
+_BARE = pattern(r"(?!(?:file|local|memory):)[a-z][a-z0-9+.-]*://(?:/|$)|[a-z]+://$", re.IGNORECASE)
 """A URL without a bucket or a host, or without anything."""
 _MOST_NAMED = 4
 

@@ -21,6 +21,7 @@ from ckptctl.model.result.plain import PATH
 from ckptctl.model.result.verdict import Verdict
 from ckptctl.operations.place import FILES, RECORDS
 from ckptctl.operations.pointers import is_pointer
+from ckptctl.pattern import pattern
 from ckptctl.storage import Entry, Store
 from ckptctl.words import listed
 
@@ -45,7 +46,7 @@ _OF_STATE = (
     ".index",
 )
 """Endings of files in which state is kept, so that they are something whatever they hold."""
-_HARMLESS = re.compile(
+_HARMLESS = pattern(
     r".*tfevents.*|.*\.(?:log|out|err|txt|md|rst|json|jsonl|ya?ml|toml|cfg|ini|csv|tsv|html?|xml|py|pyc"
     r"|sh|ipynb|lock|pid|png|jpe?g|gif|svg|pdf|wandb|db|sqlite|so|nsys-rep|ncu-rep|swp"
     r"|(?:log|txt|jsonl?|csv|trace)\.(?:gz|zst|xz|bz2))(?:\.\d+)?|\.DS_Store|tokenizer\.model"

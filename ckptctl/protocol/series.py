@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 from collections.abc import Callable, Iterator
 from typing import Generic
 
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, NotFound, StorageError
 from ckptctl.model.manifest import MAX_RECORD, RecordType, decode
+from ckptctl.pattern import pattern
 from ckptctl.storage import Store
 
-_OWN = re.compile(r"(\d{8,17})\.(json|copy)")
-_ODD = re.compile(r"(?<!\d)\d{8,17}(?!\d)|^\d{1,17}(?=\D)")
+_OWN = pattern(r"(\d{8,17})\.(json|copy)")
+_ODD = pattern(r"(?<!\d)\d{8,17}(?!\d)|^\d{1,17}(?=\D)")
 _ASIDE = ".ckptctl-"
 """How the names begin under which a store writes before a record gets its own."""
 

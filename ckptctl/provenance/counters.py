@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from ckptctl.dataclass import dataclass
 from ckptctl.model.companion import Companion, Kind
 from ckptctl.model.components import KeyName
+from ckptctl.pattern import pattern
 
 MOST_BYTES = 64 << 10
 """Bytes of an item above which nobody looks for counters in it."""
@@ -24,18 +25,18 @@ _STEPS = frozenset(
 )
 _SCHEDULER = {"last_epoch": 0, "_step_count": -1}
 _RUNS = frozenset({"run_id", "run_uuid", "wandb_run_id", "wandb_id", "experiment_id"})
-_MOVES = re.compile(
+_MOVES = pattern(
     r"pos(ition)?$|cursor|yield|consumed|seen|processed|fetched|served|(batch|sample)_idx"
     r"|(^|_)offset$|(^|_)(step|iter|iteration|batch_index|sample_index)$"
 )
-_SHARD = re.compile(r"/shard_[\d.]+_[\d.]+$")
+_SHARD = pattern(r"/shard_[\d.]+_[\d.]+$")
 _MOMENTS = frozenset(
     {
         *("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg"),
         *("acc_delta", "exp_avg_sq_row", "exp_avg_sq_col", "exp_inf"),
     }
 )
-_LOOKED_UP = re.compile(r"emb|(^|[._])w[tp]e([._]|$)|tok(en)?s?[._]|lookup|vocab|lm_head", re.I)
+_LOOKED_UP = pattern(r"emb|(^|[._])w[tp]e([._]|$)|tok(en)?s?[._]|lookup|vocab|lm_head", re.I)
 _WIDEST, _DEEPEST, _MOST = 64, 8, 512
 
 Path = tuple[str | int, ...]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
@@ -16,6 +15,12 @@ from ckptctl.model.manifest import canonical
 _BASE = 64 << 20
 _PER_STEP = 1 << 10
 _PER_WORKER = 8 << 20
+
+
+def _fingerprint(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +191,8 @@ class Plan:
     @property
     def digest(self) -> str:
         """The digest of the whole plan; equal plans for one save have equal digests."""
+        import hashlib
+
         hasher = hashlib.sha256()
         for document in self.documents():
             hasher.update(canonical(document))
@@ -194,7 +201,7 @@ class Plan:
 
 def _step(step: Step) -> list[Any]:
     if isinstance(step, Give):
-        return ["give", step.fqn, hashlib.sha256(step.pickle).hexdigest(), step.length]
+        return ["give", step.fqn, _fingerprint(step.pickle), step.length]
     box = None if step.box is None else [list(step.box.offsets), list(step.box.sizes)]
     source: int | list[int] = step.item if isinstance(step, Copy) else list(step.pieces)
     return ["copy" if isinstance(step, Copy) else "write", step.fqn, box, source, step.length]

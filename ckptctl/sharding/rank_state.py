@@ -8,13 +8,13 @@ it or too little. Which keys they are is told by their names (``rng.rank_3.torch
 from __future__ import annotations
 
 import math
-import re
 from typing import TypeAlias
 
 from ckptctl.completeness.classifier import Classifier, Key
 from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Checkpoint
 from ckptctl.model.components import rank_element
+from ckptctl.pattern import pattern
 
 COMPONENTS = ("rng", "data")
 """Components whose state per rank needs a decision when the ranks change."""
@@ -22,10 +22,10 @@ COMPONENTS = ("rng", "data")
 Path: TypeAlias = tuple[str | int, ...]
 _MOST = 1 << 20
 _AXES = {"global": "", "world": "", "local": "", "data_parallel": "dp"}
-_NUMBER = re.compile(r"\d{1,7}")
-_NUMBERED = re.compile(r"(?:rng|rng_states?|random_states?)_(\d{1,7})")
-_PLACE = re.compile(r"\(\d{1,7}(?:, ?\d{1,7})*,?\)")
-_SHARD = re.compile(r".*/shard_(\d+(?:\.\d+)*)_(\d+(?:\.\d+)*)$")
+_NUMBER = pattern(r"\d{1,7}")
+_NUMBERED = pattern(r"(?:rng|rng_states?|random_states?)_(\d{1,7})")
+_PLACE = pattern(r"\(\d{1,7}(?:, ?\d{1,7})*,?\)")
+_SHARD = pattern(r".*/shard_(\d+(?:\.\d+)*)_(\d+(?:\.\d+)*)$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import ClassVar
 
 from ckptctl.dataclass import dataclass
@@ -45,6 +44,8 @@ class ConvertedRecord(Record):
 
 def staging_name(name: str, purpose: str = "") -> str:
     """Return the temporary name for what is to have a name: letters only, so that it has no step."""
+    import hashlib
+
     digest = hashlib.sha256(f"{purpose}\0{name}".encode("utf-8", "surrogatepass")).digest()
     letters = "".join(chr(ord("a") + byte % 26) for byte in digest[:16])
     return f"{_TEMPORARY[0]}{letters}{_TEMPORARY[1]}"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING
 
+from ckptctl.pattern import pattern
 from ckptctl.storage.posix import PosixStore
 
 if TYPE_CHECKING:
     from ckptctl.storage.base import Store, WritableStore
 
-_URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://|^[A-Za-z][A-Za-z0-9+.-]*::")
+_URL = pattern(r"^([A-Za-z][A-Za-z0-9+.-]*)://|^[A-Za-z][A-Za-z0-9+.-]*::")
 
 
 def open_store(location: str | os.PathLike[str]) -> Store:

@@ -7,8 +7,9 @@ import re
 from functools import lru_cache
 
 from ckptctl import api
+from ckptctl.pattern import pattern
 
-_OPTION = re.compile(r"`([a-z][a-z_]*)(?:=([^`]+))?`")
+_OPTION = pattern(r"`([a-z][a-z_]*)(?:=([^`]+))?`")
 _OTHERWISE = {"publish_as": "--as", "algorithm": "--digest", "mapping": "--map"}
 
 

@@ -10,9 +10,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+from ckptctl.pattern import pattern
 from ckptctl.words import listed
 
-_UNSAFE = re.compile(
+_UNSAFE = pattern(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )

@@ -6,7 +6,6 @@ saved on their own (``use_collectives=False``), each with a ``__R.metadata`` of 
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, pairwise
@@ -30,6 +29,7 @@ from ckptctl.model.checkpoint import (
 from ckptctl.model.finding import Location
 from ckptctl.model.geometry import Boxes, Shape
 from ckptctl.model.paths import join
+from ckptctl.pattern import pattern
 from ckptctl.storage import Store
 
 NAME = "dcp"
@@ -37,8 +37,8 @@ METADATA = ".metadata"
 LEFTOVER = ".metadata.tmp"
 _BACKUP = ".metadata.bck"
 _SUFFIX = ".distcp"
-_RANK_METADATA = re.compile(r"__(\d{1,9})\.metadata")
-_SHARD = re.compile(r".*__\d+_\d+\.distcp")
+_RANK_METADATA = pattern(r"__(\d{1,9})\.metadata")
+_SHARD = pattern(r".*__\d+_\d+\.distcp")
 _MOST_MISSING = 1000
 COMPANIONS = ("common.pt", "metadata.json", "integrity.json", "meta.pt", _BACKUP)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator
 from typing import IO
 
@@ -36,6 +35,8 @@ def decode(pieces: Iterable[bytes | memoryview], rounds: int, limit: int) -> tup
     Raises ``MalformedData`` for bytes that are no whole frame, or that give more than ``limit``
     bytes. Memory stays bounded: past 64 MiB the file moves to disk.
     """
+    import tempfile
+
     import zstandard
 
     out = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - the caller closes it

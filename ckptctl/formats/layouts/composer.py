@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, Reads, Sure
 from ckptctl.formats.claims import matches, missing
 from ckptctl.formats.torch.layout import ReadsTorch
+from ckptctl.pattern import pattern
 
-_FILE = re.compile(
+_FILE = pattern(
     r"(?P<stem>(?:ep(?P<epoch>\d{1,9})-)?ba(?P<batch>\d{1,18}))-rank(?P<rank>\d{1,9})\.pt"
 )
 

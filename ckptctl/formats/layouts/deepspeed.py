@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, Sure
 from ckptctl.formats.claims import directory, missing, numbered
 from ckptctl.formats.torch.glance import beginning, number
+from ckptctl.pattern import pattern
 
-_OPTIMIZER = re.compile(r"(?:\w+_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
-_SHARDED = re.compile(r"zero_pp_rank_(\d+)_mp_rank_(\d+)_model_states\.pt")
-_MODEL = re.compile(r"mp_rank_(\d+)_model_states\.pt")
-_LAYER = re.compile(r"layer_(\d+)-(?:model_\d+-)?model_states\.pt")
-_EXPERT = re.compile(
-    r"(?:layer_\d+_expert_\d+|expp_rank_\d+)_mp_rank_\d+_(?:model|optim)_states\.pt"
-)
+_OPTIMIZER = pattern(r"(?:\w+_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
+_SHARDED = pattern(r"zero_pp_rank_(\d+)_mp_rank_(\d+)_model_states\.pt")
+_MODEL = pattern(r"mp_rank_(\d+)_model_states\.pt")
+_LAYER = pattern(r"layer_(\d+)-(?:model_\d+-)?model_states\.pt")
+_EXPERT = pattern(r"(?:layer_\d+_expert_\d+|expp_rank_\d+)_mp_rank_\d+_(?:model|optim)_states\.pt")
 _OWN = (_MODEL, _SHARDED, _OPTIMIZER, _LAYER, _EXPERT)
 
 

@@ -17,27 +17,28 @@ from ckptctl.formats.companions import Rule
 from ckptctl.formats.composite import Composite, Part, ranks_of
 from ckptctl.model.checkpoint import Checkpoint, File
 from ckptctl.model.companion import UPDATES, Form, Kind, Told
+from ckptctl.pattern import pattern
 from ckptctl.storage import Store
 
 _STATE = "trainer_state.json"
 _BEST = PointerRule(_STATE, "best_model_checkpoint")
 _SUFFIXES = ("json", "pt", "pth", "bin", "pkl", "safetensors")
-_RNG = re.compile(r"rng_state_(\d{1,9})\.pth")
-_RANDOM = re.compile(r"random_states_(\d{1,9})\.pkl")
-_LOCAL = re.compile(r"pytorch_model_fsdp(?:_\d+)?_rank(\d{1,9})\.bin")
-_FSDP_MODEL = re.compile(r"pytorch_model_fsdp_\d+")
-_FSDP_OPTIMIZER = re.compile(r"optimizer_\d+")
-_WEIGHTS = re.compile(
+_RNG = pattern(r"rng_state_(\d{1,9})\.pth")
+_RANDOM = pattern(r"random_states_(\d{1,9})\.pkl")
+_LOCAL = pattern(r"pytorch_model_fsdp(?:_\d+)?_rank(\d{1,9})\.bin")
+_FSDP_MODEL = pattern(r"pytorch_model_fsdp_\d+")
+_FSDP_OPTIMIZER = pattern(r"optimizer_\d+")
+_WEIGHTS = pattern(
     r"(?:model|adapter_model|pytorch_model)(?:_\d+)?(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
     r"|pytorch_model_fsdp.*\.bin|(?:tf_model|flax_model)\..+"
 )
-_OPTIMIZER = re.compile(r"optimizer(?:_\d+)?\.(?:pt|bin)")
-_SCHEDULER = re.compile(r"scheduler(?:_\d+)?\.(?:pt|bin)")
-_ACCELERATE = re.compile(r"random_states_\d+\.pkl|(?:optimizer|scheduler)(?:_\d+)?\.bin")
-_TRAINER = re.compile(r"rng_state(?:_\d+)?\.pth|(?:optimizer|scheduler)\.pt|training_args\.bin")
-_RESUMED = re.compile(r"rng_state(?:_\d+)?\.pth|scheduler\.(?:pt|bin)|random_states_\d+\.pkl")
-_COUNTED = re.compile(r"checkpoint_(\d{1,18})")
-_NUMBERED = re.compile(r"checkpoint-(\d{1,18})")
+_OPTIMIZER = pattern(r"optimizer(?:_\d+)?\.(?:pt|bin)")
+_SCHEDULER = pattern(r"scheduler(?:_\d+)?\.(?:pt|bin)")
+_ACCELERATE = pattern(r"random_states_\d+\.pkl|(?:optimizer|scheduler)(?:_\d+)?\.bin")
+_TRAINER = pattern(r"rng_state(?:_\d+)?\.pth|(?:optimizer|scheduler)\.pt|training_args\.bin")
+_RESUMED = pattern(r"rng_state(?:_\d+)?\.pth|scheduler\.(?:pt|bin)|random_states_\d+\.pkl")
+_COUNTED = pattern(r"checkpoint_(\d{1,18})")
+_NUMBERED = pattern(r"checkpoint-(\d{1,18})")
 _PROGRESS = "the step and the place in the data: the Trainer does not resume"
 _SCHEDULE = "the schedule, and the optimizer's state, which the Trainer skips"
 _RANDOM_STATE = "the random state of a rank"

@@ -19,16 +19,17 @@ from ckptctl.formats.torch.glance import beginning, number
 from ckptctl.formats.torch.layout import ReadsTorch
 from ckptctl.model.checkpoint import Checkpoint, File
 from ckptctl.model.companion import UPDATES, Form, Kind, Told
+from ckptctl.pattern import pattern
 from ckptctl.storage import Store
 
 _META = "meta.pt"
 _SUFFIX = ".ckpt"
 _UNFINISHED = "-unfinished"
-_NAMED = re.compile(r"(?:.*[-_])?(?:epoch|step)=\d+.*\.ckpt", re.IGNORECASE)
-_LAST = re.compile(r"last(?:-v\d+)?\.ckpt")
+_NAMED = pattern(r"(?:.*[-_])?(?:epoch|step)=\d+.*\.ckpt", re.IGNORECASE)
+_LAST = pattern(r"last(?:-v\d+)?\.ckpt")
 _POINTERS = (PointerRule(r"last(?:-v\d+)?\.ckpt"),)
 _STATE = "the step, the loops and the schedule: Lightning does not load the rest"
-_OPTIMIZER = re.compile(r"optimizer_\d+(?=\.)")
+_OPTIMIZER = pattern(r"optimizer_\d+(?=\.)")
 _SCALED = frozenset({"MixedPrecision", "FSDPPrecision", "HalfPrecision", "AMPPrecision"})
 """Under these names a scaler may be kept, which lets steps be skipped that Lightning counts."""
 

@@ -8,7 +8,6 @@ parallel rank. The tracker has the same file name as verl's; it names an ``iter_
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 
 from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, Sure, read_small
@@ -21,11 +20,12 @@ from ckptctl.model.belonging import foreign
 from ckptctl.model.checkpoint import File
 from ckptctl.model.companion import Form, Told
 from ckptctl.model.paths import join
+from ckptctl.pattern import pattern
 from ckptctl.storage import Store
 
 _METADATA = "metadata.json"
-_NAME = re.compile(r"iter_\d{7,18}|release")
-_RANK = re.compile(r"mp_rank_(\d{2,9})(?:_(\d{3,9}))?(?:_(\d{3,9}))?")
+_NAME = pattern(r"iter_\d{7,18}|release")
+_RANK = pattern(r"mp_rank_(\d{2,9})(?:_(\d{3,9}))?(?:_(\d{3,9}))?")
 _COMMON = "common.pt"
 _MODEL, _OPTIMIZER = "model_optim_rng.pt", "distrib_optim.pt"
 _MOST_RANKS = 256

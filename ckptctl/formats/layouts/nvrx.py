@@ -6,13 +6,13 @@ checkpoint can be loaded where the files of all ranks are there and none is mark
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ckptctl.formats.base import Claim, Folder, Layout, Sure
 from ckptctl.formats.claims import matches, missing
+from ckptctl.pattern import pattern
 
-_FILE = re.compile(r"iter_(\d{7,18})_(\d{1,9})_local\.pt(\.dirty)?")
+_FILE = pattern(r"iter_(\d{7,18})_(\d{1,9})_local\.pt(\.dirty)?")
 _MOST_FOLDERS = 4096
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -10,12 +9,13 @@ from ckptctl.formats.base import Claim, Folder, Layout, Reads, Sure
 from ckptctl.formats.claims import directory, file, is_checkpoint, missing_of_sets
 from ckptctl.formats.torch.layout import SUFFIXES
 from ckptctl.model.checkpoint import Checkpoint, File
+from ckptctl.pattern import pattern
 from ckptctl.storage import Store
 
 _SUFFIX = ".safetensors"
 _INDEX = ".safetensors.index.json"
-_OF_A_SET = re.compile(r".*-\d+-of-\d+\.safetensors|shard-\d+.*")
-_SIDE = re.compile(r"(?:.*[-_.])?(?:optimizer|optim|scheduler|rng|random|tokenizer)(?:[-_.].*)?")
+_OF_A_SET = pattern(r".*-\d+-of-\d+\.safetensors|shard-\d+.*")
+_SIDE = pattern(r"(?:.*[-_.])?(?:optimizer|optim|scheduler|rng|random|tokenizer)(?:[-_.].*)?")
 
 
 class SafetensorsFiles(Layout):

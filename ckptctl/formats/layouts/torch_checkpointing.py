@@ -5,13 +5,13 @@ It is written as ``tmp_step-N`` and renamed. ``metadata.pkl`` is there only in t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ckptctl.formats.base import Claim, Folder, Layout, Sure
 from ckptctl.formats.claims import directory, matches, missing
+from ckptctl.pattern import pattern
 
-_FILE = re.compile(r"([A-Za-z]\w*?)_(\d{1,6})\.pt")
+_FILE = pattern(r"([A-Za-z]\w*?)_(\d{1,6})\.pt")
 _METADATA = "metadata.pkl"
 
 

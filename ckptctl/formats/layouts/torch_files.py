@@ -14,22 +14,23 @@ from ckptctl.formats.base import Claim, Folder, Layout, Sure
 from ckptctl.formats.claims import directory, file, is_checkpoint, missing_of_sets
 from ckptctl.formats.torch.layout import SUFFIXES, ReadsTorch
 from ckptctl.model.names import CheckpointName, steps_of
+from ckptctl.pattern import pattern
 
 _ENDS = frozenset(("pt", "pth", "ckpt", "bin", "pkl", "tmp", "temp", "partial", "incomplete"))
-_WORD = re.compile(
+_WORD = pattern(
     r"(?:.*[^a-z])?(?:model|checkpoint|ckpt|last|latest|best|final|weights|snapshot|state_dict)\d*"
     r"(?:[^a-z].*)?\.(?:pt|pth|ckpt)",
     re.IGNORECASE,
 )
-_WHOLE_MODEL = re.compile(
+_WHOLE_MODEL = pattern(
     r"(?:pytorch_model|adapter_model|consolidated)(?:[-.]\d+(?:-of-\d+)?)?\.(?:bin|pth)"
 )
-_SIDE = re.compile(
+_SIDE = pattern(
     r"(?:.*[^a-z])?(?:opt|optim|optimizer|sched|scheduler|rng|random|scaler|tokenizer|vocab|config"
     r"|args|rank|local|shard|part|chunk|index|meta|metadata|dataloader|sampler)\d*(?:[^a-z].*)?",
     re.IGNORECASE,
 )
-_DATA = re.compile(
+_DATA = pattern(
     r"(?:.*[^a-z])?(?:data|dataset|train|val|valid|test|batch|samples?|embeddings?|cache|features?"
     r"|labels?|stats)\d*(?:[^a-z].*)?",
     re.IGNORECASE,

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, Sure
 from ckptctl.formats.claims import directory, matches
+from ckptctl.pattern import pattern
 
-_FILE = re.compile(r"(model|optim|extra_state)_world_size_(\d{1,6})_rank_(\d{1,6})\.pt")
+_FILE = pattern(r"(model|optim|extra_state)_world_size_(\d{1,6})_rank_(\d{1,6})\.pt")
 _KINDS = ("model", "optim", "extra_state")
 _ROLES = ("actor", "critic", "reward", "ref")
 

@@ -11,10 +11,11 @@ import re
 from collections.abc import Collection, Mapping
 
 from ckptctl.errors import Refused
+from ckptctl.pattern import pattern
 from ckptctl.words import listed
 
-_OF = re.compile(r"(?P<stem>.+)-\d{1,9}-of-(?P<count>\d{1,9})\.safetensors")
-_SHARD = re.compile(r"shard-\d+.*\.safetensors")
+_OF = pattern(r"(?P<stem>.+)-\d{1,9}-of-(?P<count>\d{1,9})\.safetensors")
+_SHARD = pattern(r"shard-\d+.*\.safetensors")
 _INDEX = ".safetensors.index.json"
 
 

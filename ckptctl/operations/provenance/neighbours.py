@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from ckptctl import protocol
@@ -277,6 +276,8 @@ def _by_summaries(
     answers: Iterable[tuple[str, bool | None]]
     # from a local disk threads are no faster: what is read is small and there already
     if workers > 1 and len(paths) > _MOST_LOOKED_AT and "://" in sibling.located.store.url:
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(workers) as pool:
             answers = list(pool.map(look, paths))
     else:

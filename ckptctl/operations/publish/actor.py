@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import getpass
 import os
-import socket
 
 
 def now() -> str:
@@ -18,6 +16,9 @@ def actor() -> str:
     named = os.environ.get("CKPTCTL_ACTOR")
     if named:
         return named
+    import getpass
+    import socket
+
     try:
         user = getpass.getuser()
     except (KeyError, OSError, ImportError):

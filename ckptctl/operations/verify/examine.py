@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from ckptctl.checks import ITEM_CHECKS, Context
 from ckptctl.dataclass import dataclass
@@ -25,6 +25,10 @@ from ckptctl.operations.verify.units import Unit
 from ckptctl.operations.verify.values import UnitValues, unconfirmed
 from ckptctl.storage import Reader
 
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+
+_LITTLE = 4 << 20
 _UNSTABLE = Gap(GapKind.UNSTABLE, "two reads of them differ")
 
 
@@ -64,9 +68,11 @@ class Examiner:
         """Do all units, by threads where there are several, and yield them as they are done."""
         self._progress.start(label, sum(unit.bytes for unit in units))
         try:
-            if executor is None and (self._options.workers == 1 or len(units) < 2):
+            if executor is None and self._alone(units):
                 yield from map(self._do, units)
                 return
+            from concurrent.futures import ThreadPoolExecutor, as_completed
+
             pool = executor or ThreadPoolExecutor(self._options.workers)
             futures: list[Future[Done]] = []
             try:
@@ -82,6 +88,12 @@ class Examiner:
                     pool.shutdown()
         finally:
             self._progress.finish()
+
+    def _alone(self, units: list[Unit]) -> bool:
+        """Tell whether threads would not help: also a little from a local disk is there at once."""
+        local = "://" not in self._located.store.url
+        little = local and sum(unit.bytes for unit in units) <= _LITTLE
+        return little or self._options.workers == 1 or len(units) < 2
 
     def _do(self, unit: Unit) -> Done:
         return self._look(unit) if unit.items else self._hash(unit)

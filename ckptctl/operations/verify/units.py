@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import field, replace
 
@@ -217,6 +216,8 @@ def _chooser(context: Context, options: Options) -> Callable[[int], bool]:
     picked: set[int] = set()
     if options.sample is not None and order:
         count = max(1, round(options.sample * len(order)))
+        import random
+
         picked.update(random.sample(order, min(count, len(order))))
     elif options.part is not None:
         number, parts = options.part

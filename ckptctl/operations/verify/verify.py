@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
 from dataclasses import field, replace
+from typing import TYPE_CHECKING
 
 from ckptctl.completeness.audit import Audit
 from ckptctl.dataclass import dataclass
@@ -21,6 +21,9 @@ from ckptctl.operations.verify.verdict import judge
 from ckptctl.operations.verify.work import Work, begin
 from ckptctl.provenance.evidence import Identity
 from ckptctl.storage import Store
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 __all__ = ["Options", "Verdict", "Verification", "examine", "verification_of", "verify"]
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Executor
 from dataclasses import field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckptctl import protocol
 from ckptctl.checks import IDENTITY_CHECKS, Check, Context, by_id
@@ -18,6 +17,9 @@ from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.provenance.collect import Collection
 from ckptctl.operations.verify.options import Options
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 
 @dataclass(frozen=True, slots=True)

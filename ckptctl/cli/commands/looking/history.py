@@ -1,7 +1,5 @@
 """``ckptctl history``."""
 
-from __future__ import annotations
-
 from ckptctl import api
 from ckptctl.cli.options import Format, Framework, Json, Root, chosen
 from ckptctl.cli.output.as_text import render

@@ -1,7 +1,5 @@
 """``ckptctl resolve``."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``ckptctl schema``."""
 
-from __future__ import annotations
-
 import json as encoder
 from typing import Annotated
 

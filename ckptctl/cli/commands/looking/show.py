@@ -1,7 +1,5 @@
 """``ckptctl show``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

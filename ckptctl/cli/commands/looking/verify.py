@@ -1,7 +1,5 @@
 """``ckptctl verify``."""
 
-from __future__ import annotations
-
 import re
 import sys
 from typing import Annotated

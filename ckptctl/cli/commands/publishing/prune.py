@@ -1,7 +1,5 @@
 """``ckptctl prune``."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``ckptctl release``."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

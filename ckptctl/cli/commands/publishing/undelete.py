@@ -1,7 +1,5 @@
 """``ckptctl undelete``."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """``ckptctl convert``."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """``ckptctl reshard``."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Mapping
