@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckptctl.checks.base import Check, Context, Hit, from_faults, where_committed, where_promised
-from ckptctl.model.belonging import foreign
+from ckptctl.model.belonging import belongs, foreign
 from ckptctl.model.checkpoint import FaultKind, rank_of
 from ckptctl.model.finding import Location, Severity, Stage, Touched
 from ckptctl.model.manifest import MANIFEST, QUARANTINE, is_record
@@ -70,6 +70,8 @@ def _unexpected(context: Context, _: None) -> Iterator[Hit]:
     for path, file in context.checkpoint.files.items():
         if path in known or is_record(path) or file.behind or path.startswith(folders):
             continue
+        if "./" in known and "/" not in path and not belongs(path):
+            continue  # there were too many to name
         why = foreign(path)
         yield Hit(
             f"{file.size} bytes that the manifest does not know: added after the commit"

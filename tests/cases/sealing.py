@@ -127,6 +127,14 @@ def moves_away(name: str) -> Build:
     return build
 
 
+def thousands(root: Path) -> None:
+    """Leave more files in a checkpoint than anybody wants to read of."""
+    (root / PLACE / "plots").mkdir()
+    for number in range(1200):
+        (root / PLACE / "plots" / f"{number}.png").touch()
+    (root / PLACE / "notes.txt").touch()
+
+
 def stops(how: type[BaseException]) -> Build:
     """Have somebody stop the command."""
 
@@ -418,6 +426,27 @@ CASES: list[Case] = [
         PROMOTE,
         5,
         says=("names step 13 (final)", "--rollback"),
+    ),
+    Case(
+        "the history has it",
+        each(SEALED, ran(*AMEND, "--run-id", "r1", "--reason", "forgotten")),
+        ("history", "{root}"),
+        says=("amended (revision 1)", "forgotten"),
+        facts={"events.-1.what": "amended", "events.-1.reason": "forgotten"},
+    ),
+    Case(
+        "and so does a look at the checkpoint",
+        each(SEALED, ran(*AMEND, "--run-id", "r1", "--reason", "forgotten")),
+        ("show", f"{{root}}/{PLACE}"),
+        says=("as step 12 of run r1", "1 time, last by", "forgotten"),
+        facts={"description.sealed.run_id": "r1", "description.sealed.amended": 1},
+    ),
+    Case(
+        "thousands of files of others are listed by folder, and may go",
+        each(SAVED, thousands, ran(*COMMIT),
+             removes(f"{PLACE}/plots"), writes(f"{PLACE}/another.txt")),
+        (*VERIFY, "--fail-on", "warning"),
+        says=("OK",),
     ),
     Case(
         "the newest of several counts",
