@@ -189,6 +189,16 @@ def every_way(layout: str, path: str, *, record: str = "data.pkl") -> list[Case]
     ]
 
 
+def kept(root: Path) -> None:
+    """Leave a file of one's own beside the rest, with a tensor in it."""
+    torch.save({"ema": torch.ones(256)}, root / name_of("trainer", 12) / "ema.pt")
+
+
+def directory(path: str) -> Build:
+    """Put a directory with something in it where a file is."""
+    return each(removes(path), writes(f"{path}/inside", "x"))
+
+
 def plateau(root: Path) -> None:
     """Let the schedule step with a metric: it counts something else."""
     state = {"best": 1.0, "num_bad_epochs": 0, "last_epoch": 2, "_step_count": 3}
@@ -225,6 +235,24 @@ CASES: list[Case] = [
         record_flipped(f"{HF}/rng_state_1.pth", "data/0"),
         "checksum: rng_state_1.pth",
     ),
+    *bad(
+        "trainer",
+        "a flipped bit in a file of one's own",
+        each(kept, record_flipped(f"{HF}/ema.pt", "data/0")),
+        "checksum: ema.pt",
+    ),
+    *bad("megatron", "common.pt a directory", directory(f"{MEGATRON}/common.pt"), "missing-file"),
+    *bad(
+        "megatron",
+        "common.pt a link to that of before",
+        replaced_by(
+            f"{MEGATRON}/common.pt",
+            lambda one: one.symlink_to(f"../{name_of('megatron', 8)}/common.pt"),
+        ),
+        "mixed-step: common.pt",
+    ),
+    *bad("trainer", "a state a directory", directory(f"{HF}/{STATE}"), "missing-file"),
+    *bad("trainer", "a random state empty", writes(f"{HF}/rng_state_2.pth", b""), "it is empty"),
     *bad("trainer", "a random state absent", removes(f"{HF}/rng_state_3.pth"), "missing-file"),
     *bad(
         "trainer",
@@ -314,6 +342,7 @@ CASES: list[Case] = [
     *good("trainer", "a schedule that steps with a metric", plateau),
     *good("trainer", "a schedule in the old form", legacy),
     *good("trainer", "a model configuration", writes(f"{HF}/config.json", '{"model_type": "x"}')),
+    *good("trainer", "a file of one's own", kept),
     *good("trainer", "a file of nobody", writes(f"{HF}/notes.pt", "what I did")),
     *good("trainer", "an empty file of nobody", writes(f"{HF}/notes.bin", b"")),
     *good("lightning", "a log", writes(f"{PL}/train.log", "x")),
