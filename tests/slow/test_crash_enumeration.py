@@ -502,6 +502,11 @@ class _Forgetful:
         return True
 
 
+def _never_syncs(folder: str) -> Callable[[Op], bool]:
+    """Forget every syncing of a folder of records: that after the copy counts for the record too."""
+    return lambda op: op.kind != "sync_directory" or folder not in str(op.path)
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A step that is left out, in which job that shows, and how."""
@@ -535,14 +540,14 @@ MUTANTS = {
         lambda: _Forgetful(MANIFEST, "sync_directory"), _short, "says step-1, and step-2"
     ),
     "the mark's name is not synced": Mutant(
-        lambda: _Forgetful("ckptctl.quarantine", "sync_directory"),
+        lambda: _never_syncs("ckptctl.quarantine"),
         marks_and_rollback,
         "says step-2, and step-1 was promised",
     ),
     "the pointer's name is not synced": Mutant(
-        lambda: _Forgetful("ckptctl.pointers", "sync_directory"),
+        lambda: _never_syncs("ckptctl.pointers"),
         marks_and_rollback,
-        "says step-2, and step-1 was promised",
+        "says None, and step-1 was promised",  # the plain text names what no revision names
     ),
     "no directory is ever synced": Mutant(
         lambda: lambda op: op.kind != "sync_directory", _short, "says None, and step-1"
