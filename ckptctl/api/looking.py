@@ -221,9 +221,13 @@ def resolve(
     try:
         store, places = open_root(path, framework, missing=allow_missing_root)
     except RootMissing as error:
+        advice = (
+            "what it should lie in is not there either"
+            if allow_missing_root
+            else "if the run has not begun, say so with `allow_missing_root`"
+        )
         raise RootMissing(
-            f"{error}: not mounted, or misspelled? If the run has not begun, say so with "
-            "`allow_missing_root`; do not start from nothing otherwise"
+            f"{error}: not mounted, or misspelled? {advice}; do not start from nothing otherwise"
         ) from None
     return resolving.resolve(store, options=options, progress=progress, places=places)
 

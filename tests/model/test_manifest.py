@@ -55,6 +55,7 @@ from ckptctl.operations.publish.quarantine import set_mark
 from ckptctl.operations.retention.plan import plan
 from ckptctl.operations.retention.policy import Policy
 from ckptctl.operations.verify.verify import Options, Verdict, verify
+from ckptctl.storage import Entry
 from ckptctl.storage.posix import PosixStore
 from support.cli import GOLDEN, assert_golden
 from support.effort import PATIENCE
@@ -816,3 +817,58 @@ def test_a_receipt_with_an_endless_world_takes_no_endless_memory(tmp_path: Path,
         text=True,
     )
     assert (done.returncode, "receipt" in done.stderr) == (10, True), done.stderr[-500:]
+
+
+# ---------------------------------------------------------------------------------- series
+
+
+class _Counting(PosixStore):
+    """Counts what is asked of the storage."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked: list[str] = []
+
+    def entries(self, path: str = "") -> list[Entry]:
+        self.asked.append(f"list {path}")
+        return super().entries(path)
+
+    def open(self, path: str) -> Any:
+        self.asked.append(f"open {path}")
+        return super().open(path)
+
+
+def test_a_series_is_one_listing_and_its_newest_record(root: Path) -> None:
+    store = _Counting(root)
+    pointer = protocol.read_pointer(store)
+    assert (pointer.last, pointer.problems) == (2, ())
+    folder = pointer_path(LATEST, 2).rpartition("/")[0]
+    assert store.asked == [f"list {folder}", f"open {pointer_path(LATEST, 2)}"]
+
+
+def test_the_copy_of_a_record_holds_the_same(root: Path) -> None:
+    record = root / pointer_path(LATEST, 2)
+    copy = record.with_suffix(".copy")
+    assert copy.read_bytes() == record.read_bytes()
+    record.unlink()
+    pointer = protocol.read_pointer(PosixStore(root))
+    assert pointer.copy is not None
+    assert (pointer.copy.target, pointer.copy.revision, pointer.decided) == ("step-2", 2, None)
+
+
+def test_a_copy_that_cannot_be_written_changes_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = PosixStore.put
+
+    def fail(self: PosixStore, path: str, data: bytes) -> None:
+        if path.endswith(".copy"):
+            raise StorageError(f"{path}: no room")
+        real(self, path, data)
+
+    monkeypatch.setattr(PosixStore, "put", fail)
+    set_mark(PosixStore(root), place(root, "step-2"), quarantined=True, reason="odd")
+    assert [path.name for path in (root / "step-2/ckptctl.quarantine").iterdir()] == [
+        "00000001.json"
+    ]
+    assert resolved(root).name == "step-1"
