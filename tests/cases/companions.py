@@ -31,6 +31,13 @@ def trainer(path: Path, step: int) -> None:
     companions.trainer(path, step, ranks=RANKS)
 
 
+def accelerate(path: Path, step: int) -> None:
+    """Write what accelerate does with FSDP; its names count saves."""
+    part(path / "pytorch_model_fsdp_0", step)
+    part(path / "optimizer_0", step)
+    companions.accelerate(path, step, ranks=RANKS)
+
+
 def olmo(path: Path, step: int) -> None:
     """Write what OLMo-core does."""
     part(path / "model_and_optim", step)
@@ -58,6 +65,7 @@ def measured(path: Path, step: int) -> None:
 
 LAYOUTS: dict[str, tuple[Callable[[Path, int], None], str]] = {
     "trainer": (trainer, "checkpoint-{}"),
+    "accelerate": (accelerate, "checkpoint_{}"),
     "olmo": (olmo, "step{}"),
     "lightning": (lightning, "step={}.ckpt"),
     "megatron": (megatron, "iter_{:07d}"),
@@ -253,6 +261,24 @@ CASES: list[Case] = [
     ),
     *bad("trainer", "a state a directory", directory(f"{HF}/{STATE}"), "missing-file"),
     *bad("trainer", "a random state empty", writes(f"{HF}/rng_state_2.pth", b""), "it is empty"),
+    *bad(
+        "accelerate",
+        "two random states exchanged",
+        exchanged(
+            f"{name_of('accelerate', 12)}/random_states_0.pkl",
+            f"{name_of('accelerate', 12)}/random_states_3.pkl",
+        ),
+        "misplaced-file: random_states_0.pkl",
+    ),
+    *bad(
+        "accelerate",
+        "a schedule with a flipped bit",
+        record_flipped(f"{name_of('accelerate', 12)}/scheduler.bin", "data.pkl"),
+        "checksum: scheduler.bin",
+    ),
+    *bad(
+        "accelerate", "the optimizer of before", older("accelerate", "optimizer_0"), "foreign-shard"
+    ),
     *bad("trainer", "a random state absent", removes(f"{HF}/rng_state_3.pth"), "missing-file"),
     *bad(
         "trainer",

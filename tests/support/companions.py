@@ -61,3 +61,11 @@ def digests(path: Path) -> None:
         if one.is_file()
     }
     (path / "integrity.json").write_text(json.dumps({"algorithm": "sha256", "files": files}))
+
+
+def accelerate(path: Path, step: int, *, ranks: int) -> None:
+    """Write what accelerate puts beside the parts: its schedule takes a step for each rank."""
+    torch.save(schedule(step * ranks), path / "scheduler.bin")
+    torch.save({"step": step * 7}, path / "custom_checkpoint_0.pkl")
+    for rank in range(ranks):
+        torch.save({"step": 0, **rng_state(rank)}, path / f"random_states_{rank}.pkl")

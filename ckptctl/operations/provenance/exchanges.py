@@ -15,6 +15,7 @@ from ckptctl.checks import Context
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, NotFound
 from ckptctl.formats.items.casting import CASTABLE, widened
+from ckptctl.formats.items.crc_summary import TAIL
 from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.checkpoint import Item, TensorEntry
 from ckptctl.operations.located import Located
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 _MOST_FILES, _MOST_ITEMS, _MOST_BYTES = 64, 4, 16 << 10
-_FEWEST = 64
+_FEWEST, _PADDING = 64, 128
+_AFAR = 8
+"""Files compared where each read is a request: a few reads of each are enough to wait for."""
+
 _LIKE, _UNLIKE, _APART, _TELLS = 0.8, 0.5, 0.4, 0.15
 
 
@@ -49,11 +53,12 @@ def exchanges_with(own: Located, context: Context, plan: Plan, beside: Located) 
     Raises ``StorageError`` where either cannot be read.
     """
     found = Exchanges()
+    most = _AFAR if "://" in own.store.url else _MOST_FILES
     groups = [
-        {path: chosen for path in group if (chosen := _telling(path, context, plan))}
+        {path: chosen for path in group[:most] if (chosen := _telling(path, context, plan))}
         for group in _groups(context)
     ]
-    groups = [items for items in groups if len(items) > 1]
+    groups = _within([items for items in groups if len(items) > 1], 4 * most)
     other = readable_beside(beside) if groups else None
     if other is None:
         return found
@@ -89,6 +94,17 @@ class _Pair:
     theirs: Mapping[str, Mapping[int, Numbers]]
 
 
+def _within(groups: list[dict[str, list[Item]]], most: int) -> list[dict[str, list[Item]]]:
+    """Return the first groups, so many that they have at most so many files together."""
+    chosen: list[dict[str, list[Item]]] = []
+    for items in groups:
+        most -= len(items)
+        if most < 0:
+            break
+        chosen.append(items)
+    return chosen
+
+
 def _twin(item: Item, twins: Twins) -> Item | None:
     """Return the same piece of the same tensor there, wherever it lies, if it is as long."""
     twin = twins.get((item.fqn, item.offsets))
@@ -107,7 +123,7 @@ def _groups(context: Context) -> Iterable[list[str]]:
         for path in paths if len(paths) > 1 else ():
             key = tuple((items.offsets[i], items.lengths[i]) for i in context.layouts[path].indices)
             exact.setdefault(key, []).append(path)
-        yield from (sorted(group)[:_MOST_FILES] for group in exact.values() if len(group) > 1)
+        yield from (sorted(group) for group in exact.values() if len(group) > 1)
 
 
 def _telling(path: str, context: Context, plan: Plan) -> list[Item]:
@@ -142,23 +158,29 @@ def _read(reader: Reader, item: Item, context: Context) -> Numbers:
     entry = context.checkpoint.entries.get(item.fqn)
     if not isinstance(entry, TensorEntry) or entry.dtype not in CASTABLE:
         raise MalformedData("it holds no numbers that can be compared")
-    if item.stored is not None:
-        low, size = item.offset, item.length
-    else:
-
-        def read(start: int, stop: int) -> bytes:
-            return reader.read(item.offset + start, item.offset + stop)
-
-        heads = torchzip.read_directory(read, item.length).heads
-        data = [head for head in heads if head.name.startswith("data/")]
-        if len(data) != 1:
-            raise MalformedData("it has more than one storage")
-        header = read(data[0].header, data[0].header + torchzip.LOCAL_SIZE + len(data[0].raw_name))
-        low = item.offset + torchzip.data_start(header, data[0])
-        size = data[0].size
     width = CASTABLE[entry.dtype]
-    stop = low + min(size, _MOST_BYTES) // width * width
-    return widened(reader.read(low, stop), entry.dtype)
+    if item.stored is not None:
+        stop = item.offset + min(item.length, _MOST_BYTES) // width * width
+        return widened(reader.read(item.offset, stop), entry.dtype)
+    base = item.offset + max(0, item.length - TAIL)
+    tail = reader.read(base, item.end)
+
+    def read(start: int, stop: int) -> bytes:
+        low, high = item.offset + start, item.offset + stop
+        return tail[low - base : high - base] if low >= base else reader.read(low, high)
+
+    heads = torchzip.read_directory(read, item.length).heads
+    data = [head for head in heads if head.name.startswith("data/")]
+    if len(data) != 1:
+        raise MalformedData("it has more than one storage")
+    head = data[0]
+    size = min(head.size, _MOST_BYTES) // width * width
+    before = torchzip.LOCAL_SIZE + len(head.raw_name) + _PADDING
+    record = read(head.header, min(item.length, head.header + before + size))
+    start = torchzip.data_start(record, head) - head.header
+    if start + size > len(record):
+        raise MalformedData("its bytes lie further on than torch puts them")
+    return widened(record[start : start + size], entry.dtype)
 
 
 def _compare(
