@@ -288,6 +288,25 @@ PROVEN = [
         {"step-1000": "one of the last 1"},
         left=("step-1000", "step-2000"),
     ),
+    *(
+        prunes(
+            f"one that is not committed has a flipped bit, and keepers are verified {how}",
+            each(saved(2000), flips(f"step-2000/{SHARD}")),
+            OLDER,
+            {"step-1000": "one of the last 1", "step-2000": "not proven"},
+            options=("--verify", how),
+            left=("step-1000", "step-2000"),
+        )
+        for how in ("quick", "full")
+    ),
+    prunes(
+        "the second of two keepers is not committed and has a flipped bit",
+        each(saved(2000, 2001), flips(f"step-2000/{SHARD}")),
+        OLDER,
+        {"step-2001": "one of the last 2", "step-1000": "one of the last 2"},
+        options=("--keep-last", "2"),
+        left=("step-1000", "step-2000", "step-2001"),
+    ),
     refuses(
         "all are damaged",
         each(*(flips(f"{name}/{SHARD}") for name in NAMES)),

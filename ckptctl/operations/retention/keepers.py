@@ -101,7 +101,8 @@ class _Count:
         passed: list[Subject] = []
         count = 0
         for place, subject in enumerate(members):
-            full = self._policy.full(newest=newest is None)
+            bare = subject.row.state is State.COMPLETE and self._policy.verify != "quick"
+            full = bare or self._policy.full(newest=newest is None)
             subject.problem = _problem(self._store, subject, full=full) or self._lacking(
                 subject, members[place + 1 :]
             )
@@ -149,6 +150,8 @@ def _problem(store: Store, subject: Subject, *, full: bool) -> str:
         return "it is a link, and what it leads to is not part of this root"
     if place.staging or row.state not in WHOLE:
         return f"{row.state.value}{': ' if row.reason else ''}{row.reason}"
+    if row.state is State.COMPLETE and not full:
+        return "it is not committed, and `quick` looks at nothing that proves its content"
     options = Options(quick=not full, sizes_only=not full, ignore=_ELSEWHERE)
     try:
         found = verify(store, place, options=options)

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ckptctl.errors import NothingThere
 from ckptctl.operations.retention.guards import Named
+from ckptctl.protocol.series import Series
 
 PRUNE = "ckptctl.operations.retention"
 CHOICE = "ckptctl.operations.catalog"
@@ -50,6 +52,7 @@ def _anything_is_a_keeper(original: Any) -> Any:
         found = original(store, subjects, policy)
         if not found.newest:
             for one in subjects:
+                one.above = ""
                 found.newest[one.group] = found.by_folder[one.group[0]] = one
         return found
 
@@ -64,8 +67,8 @@ def _newest_by_text(original: Any) -> Any:
     return lambda root: sorted(original(root), key=lambda pair: str(pair[0].path), reverse=True)
 
 
-def _no_staging(original: Any) -> Any:
-    return lambda *args, **kwargs: [one for one in original(*args, **kwargs) if not one.staging]
+def _nothing_there(choice: Any) -> Any:
+    raise NothingThere("no checkpoint here")
 
 
 def _overwrites(original: Any) -> Any:
@@ -79,11 +82,11 @@ SAVES = ("publish", "publish", "save")
 
 MUTANTS: dict[str, Mutant] = {
     # -- prune
-    "pointers do not count when it is planned": Mutant(
-        f"{PRUNE}.plan.named",
-        lambda _: lambda *args, **kwargs: Named(),
+    "pointers do not count": Mutant(
+        f"{PRUNE}.guards._Search.search",
+        lambda _: lambda self, *, everywhere: Named(),
         ("what a pointer names stays", "nothing goes while a pointer leads nowhere"),
-        (*SAVES, "hint", "promote", "prune_all"),
+        ("publish", "hint", "promote", "prune_all"),
     ),
     "pointers are not asked again before each deletion": Mutant(
         f"{PRUNE}.execute.named",
@@ -116,7 +119,7 @@ MUTANTS: dict[str, Mutant] = {
         f"{PRUNE}.plan.count_keepers",
         _anything_is_a_keeper,
         ("one that is proven stays",),
-        (*SAVES, "damage", "prune_all"),
+        ("save", "damage", "damage", "damage", "prune_all"),
     ),
     "age does not count": Mutant(
         f"{PRUNE}.plan._age",
@@ -130,11 +133,11 @@ MUTANTS: dict[str, Mutant] = {
         ("what stays is as good as it was", "what shares files with one that stays"),
         (*SAVES, "link", "link", "prune_all"),
     ),
-    "marks do not count when it is planned": Mutant(
-        f"{CHOICE}.list.read_quarantine",
-        answers(None),
+    "marks do not count in prune": Mutant(
+        "ckptctl.protocol.read.quarantine_series",
+        answers(Series),
         ("what is quarantined stays", "the last that are proven stay", "one that is proven stays"),
-        (*SAVES, "quarantine", "prune_all"),
+        ("publish", "quarantine", "prune_all"),
     ),
     "checkpoints are ordered by text": Mutant(
         "ckptctl.operations.place.Place.order",
@@ -155,11 +158,11 @@ MUTANTS: dict[str, Mutant] = {
         (*SAVES, "prune_all", "prune_all", "hint", "empty_trash", "empty_trash"),
     ),
     # -- resolve
-    "marks do not count": Mutant(
-        f"{CHOICE}.judging.Judge.quarantined",
-        lambda _: lambda self, place: ("", ""),
+    "marks do not count in resolve": Mutant(
+        "ckptctl.protocol.read.quarantine_series",
+        answers(Series),
         ("handed out is not quarantined",),
-        (*SAVES, "quarantine"),
+        ("publish", "quarantine"),
         asks=True,
     ),
     "nothing is verified": Mutant(
@@ -190,11 +193,11 @@ MUTANTS: dict[str, Mutant] = {
         ("publish",),
         together=("resolve+quarantine", "resolve+prune_all"),
     ),
-    "saves under a temporary name are not seen": Mutant(
-        "ckptctl.operations.target.find",
-        _no_staging,
+    "what is not usable is nothing": Mutant(
+        f"{CHOICE}.resolve._Choice._uncommitted",
+        lambda _: _nothing_there,
         ("never 3 while anything is there",),
-        ("save", "wipe"),
+        ("save", "damage"),
         asks=True,
     ),
     "what else lies there does not count": Mutant(
@@ -223,6 +226,13 @@ MUTANTS: dict[str, Mutant] = {
         ("marks are read again before the pointer moves",),
         ("publish",),
         together=("promote+quarantine",),
+    ),
+    "promote does not look afterwards": Mutant(
+        f"{PUBLISH}.promote._look_after",
+        answers(None),
+        ("what the pointer names is there",),
+        ("publish",),
+        together=("promote+prune_all",),
     ),
     "a rollback passes over nothing": Mutant(
         f"{PUBLISH}.promote._passed_over",

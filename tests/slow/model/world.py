@@ -105,6 +105,7 @@ class World:
         self.memory = Memory()
         self.true: Said | None = None
         self.broken: Broken | None = None
+        self.between: Sight | None = None
         self.overlap, self.asking = False, True
         self.confirming: Callable[[], None] | None = None
 
@@ -154,6 +155,9 @@ class World:
             self._overlapping(act, a, b, other)
         after = self.look()
         self.statistics.shapes.add(hash(after.shape()))
+        if self.between is not None:
+            self._series(self.between, after, {act})
+            self.between = None
         self._nothing_vanishes(before, after, whole, everybody)
         self._series(before, after, everybody)
         self._pointer_leads_somewhere(before, after, everybody)
@@ -164,6 +168,7 @@ class World:
         def come() -> None:
             try:
                 getattr(self, other.act)(other.a, other.b)
+                self.between = self.look()
             except Broken as error:
                 self.broken = error
 
