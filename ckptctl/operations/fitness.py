@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping
 
-from ckptctl.checks import AUDIT_CHECKS
+from ckptctl.checks import AUDIT_CHECKS, IDENTITY_CHECKS
 from ckptctl.completeness.audit import PROFILES, Presence, Wanted
 from ckptctl.completeness.classifier import Classifier
 from ckptctl.dataclass import dataclass
@@ -67,6 +67,15 @@ def objection(found: Verification, options: Options) -> Objection | None:
     if found.verdict is Verdict.SUSPECT and found.doubt is not None:
         return Objection(Flaw.SUSPECT, _said(found.doubt))
     return None
+
+
+def suspicion(found: Verification) -> Objection | None:
+    """Say why one is suspect that nobody vouches for, be it only that its name is wrong."""
+    if found.verdict is not Verdict.SUSPECT:
+        return None
+    ids = {check.id for check in IDENTITY_CHECKS}
+    first = next((one for one in found.report.findings if one.check in ids), None)
+    return Objection(Flaw.SUSPECT, found.why if first is None else _said(first))
 
 
 def _said(finding: Finding) -> str:

@@ -31,6 +31,7 @@ class Judge:
         """Take what is asked for."""
         self._store, self._options, self._progress = store, options, progress
         self.doubts: list[str] = []
+        self.odd: dict[str, str] = {}
         self._held: dict[str, fitness.Held | None] = {}
 
     def committed(
@@ -141,6 +142,10 @@ class Judge:
         asked = Options(quick=options.quick, workers=options.workers, ignore=_ELSEWHERE)
         outcome = verify(self._store, place, options=asked, progress=self._progress)
         flaw = fitness.objection(outcome, asked)
+        odd = fitness.suspicion(outcome)
+        if flaw is None and odd is not None:
+            self.odd[place.path] = _said(odd)
+            return _said(odd), ""
         if flaw is None:
             if older:
                 self._note_less(place, self._holds(place), self._holds(older[0]))

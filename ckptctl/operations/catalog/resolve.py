@@ -161,6 +161,12 @@ class _Choice:
                     how = "newest whole one; it was never committed, so nothing proves its identity"
                     return self._answer(place, None, how)
                 root.skip(place, place.name.step, reason)
+            odd = next((place for place in readable if place.path in self._judge.odd), None)
+            if odd is not None:  # one of an odd name goes before none at all
+                root.skipped = [one for one in root.skipped if one.name != odd.path]
+                root.notes.append(f"{odd.path or '.'} is {self._judge.odd[odd.path]}")
+                how = "newest whole one, and it is suspect; it was never committed"
+                return self._answer(odd, None, how)
         known |= {skip.name for skip in root.skipped}
         for place in rest:
             if place.path not in known:
