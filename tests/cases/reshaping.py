@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cases.frame import Build, Case, committed, each, flips, ran, removes, saved, writes
+from cases.frame import Build, Case, committed, each, flips, links, ran, removes, saved, writes
 from ckptctl.sharding.record import staging_name
 
 SOURCE = "fsdp2/step-12"
@@ -484,6 +484,45 @@ CASES: list[Case] = [
         unfinished,
         ("resolve", "{root}/new"),
         10,
+        untouched=True,
+    ),
+    Case(
+        "an unfinished reshard is no newer state",
+        each(committed("new/step-12", source=SOURCE), unfinished),
+        ("resolve", "{root}/new", "--max-loss", "1"),
+        silent=("LOST",),
+        facts={"name": "step-12"},
+        untouched=True,
+    ),
+    Case(
+        "an unfinished reshard is kept while it is young",
+        each(committed("new/step-8", "new/step-12", source=SOURCE), unfinished),
+        ("prune", "{root}/new", "--keep-last", "1", "--yes"),
+        left=(f"new/{STAGED}", "new/step-8", "new/step-12"),
+    ),
+    Case(
+        "a link is no destination",
+        each(whole, writes("elsewhere/.ckptctl-mine.tmp"), links("new", "{root}/elsewhere")),
+        (
+            "reshard",
+            "{root}/step-12",
+            "--out",
+            "{root}/new",
+            "--world-size",
+            "2",
+            *DROP,
+            "--resume",
+        ),
+        5,
+        says=("is a link",),
+        untouched=True,
+    ),
+    Case(
+        "convert by force that would leave no tensor is refused",
+        each(whole, *(cut_to_nothing(f"step-12/__{rank}_0.distcp") for rank in range(4))),
+        to("torch", "step-12", "out.pt", "--force"),
+        5,
+        says=("would leave no tensor",),
         untouched=True,
     ),
     Case("an unfinished reshard is listed", unfinished, ("list", "{root}/new"), says=("staging",)),

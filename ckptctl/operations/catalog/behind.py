@@ -12,6 +12,7 @@ from ckptctl.model.manifest import Manifest, is_record
 from ckptctl.operations.catalog.list import state_of
 from ckptctl.operations.catalog.resolution import Lost, Skipped
 from ckptctl.operations.place import Place
+from ckptctl.sharding.record import temporary
 from ckptctl.storage import Store
 
 _SAME_MOMENT = 2.0
@@ -45,6 +46,8 @@ def newer_than(
     for place in places:
         if place.path == answer.place.path:
             continue
+        if temporary(place.path.rpartition("/")[2]):
+            continue  # an unfinished copy of a checkpoint in another form: no later state
         name = place.path or "."
         sealed = manifests.get(place.path)
         step = sealed.step if sealed is not None and sealed.step is not None else place.name.step

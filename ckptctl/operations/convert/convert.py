@@ -8,6 +8,7 @@ from dataclasses import replace
 from ckptctl import protocol
 from ckptctl.errors import Findings, MalformedData, Refused, StorageError, UsageError
 from ckptctl.formats.items.casting import CASTABLE
+from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.finding import Severity
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.paths import join
@@ -76,9 +77,11 @@ def convert(
         reading = Reading(source, progress or Silent())
         left_out = _left_out(opened, names, damage, reading, options)
         gone = {one.fqn for one in left_out}
+        entries = opened.checkpoint.entries
+        had = any(isinstance(entries[fqn], TensorEntry) for fqn in names)
         names = {fqn: name for fqn, name in names.items() if fqn not in gone}
         prepared = writer(opened, out, names, options, reading, left_out)
-        _some_tensor(prepared, left_out, to, options)
+        _some_tensor(prepared, left_out, to, options, had=had)
         left_out.extend(LeftOut(path, why) for path, why in unread_files(opened).items())
         result = replace(prepared.result, left_out=tuple(left_out))
         there = sum(one.size for one in found.entries)
@@ -164,7 +167,7 @@ def _left_out(
 
 
 def _some_tensor(
-    prepared: Prepared, left_out: list[LeftOut], to: str, options: ConvertOptions
+    prepared: Prepared, left_out: list[LeftOut], to: str, options: ConvertOptions, *, had: bool
 ) -> None:
     """Refuse to write a result without any tensor, unless that is what was asked for."""
     if prepared.tensors:
@@ -173,11 +176,9 @@ def _some_tensor(
     names = listed([f"{one.fqn}: {one.reason}" for one in left_out], 2)
     more = f" ({names})" if names else ""
     if options.force:
-        if to == "safetensors":
-            raise Refused(f"{url}: no tensor is left{more}, and safetensors hold nothing else")
-        if prepared.result.values:
-            return
-        raise Refused(f"{url}: neither tensor nor value is left{more}; nothing was written")
+        if had or to == "safetensors" or not prepared.result.values:
+            raise Refused(f"{url}: `force` would leave no tensor{more}; nothing was written")
+        return
     raise Findings(f"{url}: the result would hold no tensor{more}; nothing was written")
 
 

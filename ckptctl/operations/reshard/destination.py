@@ -110,9 +110,12 @@ def _at_its_name(found: Destination, *, resume: bool, overwrite: bool) -> Destin
     """Look at what has the name now."""
     store, name, url = found.store, found.name, found.url
     try:
-        kind = store.stat(name).kind
+        there = store.stat(name)
     except NotFound:
         return found
+    kind = there.kind
+    if there.target is not None:
+        raise Refused(f"{url} is a link; name the place that it leads to; nothing was written")
     hint = "; `overwrite` replaces what `ckptctl convert` wrote" if not overwrite else ""
     if kind != "directory":
         if found.single and overwrite:
@@ -134,7 +137,8 @@ def _at_its_name(found: Destination, *, resume: bool, overwrite: bool) -> Destin
             raise Refused(f"{url} exists already and is not empty; nothing was written{hint}")
         replaced.may_replace_directory(store, name, url, entries)
         return _replacing(found)
-    if RESHARD in names or ((resume or overwrite) and all(map(temporary, names))):
+    begun = not found.renamed and (resume or overwrite) and all(map(temporary, names))
+    if RESHARD in names or begun:
         if not (resume or overwrite):
             raise Refused(
                 f"{url} exists already and is not empty; nothing was written; `resume` finishes "
