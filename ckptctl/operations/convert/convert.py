@@ -90,7 +90,12 @@ def convert(
             return result
         target, _ = begin(found, prepared.plan, prepared.files, overwrite=options.overwrite)
         with kept_on_interrupt(found):
-            written = prepared.write(target)
+            try:
+                written = prepared.write(target)
+            except MalformedData as error:
+                raise Findings(
+                    f"{error}; nothing was written; `force` leaves out what cannot be read"
+                ) from None
             proof = _prove(found, prepared.tensors, reading, options)
             result = replace(
                 result,

@@ -15,6 +15,8 @@ from ckptctl.operations.content.digest import object_records
 from ckptctl.operations.content.tensors import TensorSource
 
 _DEEPEST = 200
+_REBUILT = ("torch._utils._rebuild", "torch._tensor._rebuild", "torch.nn.parameter.")
+"""Of tensors whose bytes may lie in an array, or nowhere: on other devices, quantized, sparse."""
 
 
 @dataclass(slots=True)
@@ -48,6 +50,8 @@ def _walk(value: object, found: Held, inside: str, within: str, depth: int) -> N
         found.container = found.container or within
     elif isinstance(value, Opaque):
         label = inside or value.label()
+        if label.startswith(_REBUILT):
+            found.unknown = found.unknown or label
         for part in (value.args, value.items, value.state):
             _walk(part, found, label, within, depth + 1)
     elif isinstance(value, Mapping):
