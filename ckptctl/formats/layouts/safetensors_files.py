@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ckptctl.formats.base import Claim, Folder, Layout, Reads, Sure
@@ -14,6 +14,7 @@ from ckptctl.storage import Store
 
 _SUFFIX = ".safetensors"
 _INDEX = ".safetensors.index.json"
+_WHOLE = frozenset(("model.safetensors", "consolidated.safetensors"))
 _OF_A_SET = pattern(r".*-\d+-of-\d+\.safetensors|shard-\d+.*")
 _SIDE = pattern(r"(?:.*[-_.])?(?:optimizer|optim|scheduler|rng|random|tokenizer)(?:[-_.].*)?")
 
@@ -48,6 +49,10 @@ class SafetensorsFiles(Layout):
         elif not folder.checkpoints and not _holds_others(folder):
             lacks = missing_of_sets(folder.files)
             yield directory(self.name, folder, Sure.SUFFIX, lacks=lacks)
+
+    def metadata(self, files: Iterable[str]) -> list[str]:
+        """Return what makes a directory one model: its index, or the file with a model's own name."""
+        return sorted(name for name in files if name.endswith(_INDEX) or name in _WHOLE)
 
     def read(self, store: Store, base: str, files: Mapping[str, File]) -> Checkpoint:
         """Read the headers of all files; damage becomes faults."""
