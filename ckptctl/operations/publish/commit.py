@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 
 from ckptctl import protocol
 from ckptctl.checks import by_id
 from ckptctl.completeness.classifier import Classifier
-from ckptctl.errors import Conflict, Findings, Refused, StorageError
+from ckptctl.errors import CkptctlError, Conflict, Findings, Refused, StorageError
 from ckptctl.model.amendment import AMENDMENTS
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.finding import Stage
@@ -139,7 +140,9 @@ def _committed(
     try:
         protocol.seal(store, records, manifest)
     except Conflict:
-        winner = protocol.read_manifest(store, records)
+        winner = None
+        with suppress(CkptctlError):
+            winner = protocol.read_manifest(store, records)
         if winner is None or not same_promises(manifest, winner, work.digests):
             raise
         return replace(
