@@ -19,7 +19,7 @@ import pytest
 
 from ckptctl import protocol
 from ckptctl.completeness.audit import Wanted
-from ckptctl.errors import NothingThere, Refused, RootMissing
+from ckptctl.errors import NotFound, NothingThere, Refused, RootMissing
 from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.manifest import MANIFEST, FileRecord, Receipt
@@ -33,6 +33,7 @@ from ckptctl.operations.publish.quarantine import set_mark
 from ckptctl.operations.retention.execute import carry_out
 from ckptctl.operations.retention.plan import plan
 from ckptctl.operations.retention.policy import Policy
+from ckptctl.operations.retention.prune import prune
 from ckptctl.operations.retention.trash import undelete
 from ckptctl.storage.posix import PosixStore
 from conftest import FIXTURES
@@ -415,6 +416,31 @@ def _promoted(job: Job) -> None:
     job.promote("step-2")
 
 
+def _prune(job: Job) -> None:
+    prune(job.store, Policy(keep_last=1, min_age=0))
+
+
+def _pruned(job: Job) -> None:
+    _promoted(job)
+    _prune(job)
+
+
+def _undelete_again(job: Job) -> None:
+    try:
+        undelete(job.store, "step-1")
+    except NotFound:  # it is back already
+        assert job.place("step-1").committed
+
+
+def _empty(job: Job) -> None:
+    prune(job.store, Policy(trash_older_than=0.0))
+
+
+def _amend_again(job: Job) -> None:
+    options = CommitOptions(run_id="a", workers=1)
+    amend_checkpoint(job.store, job.place("step-2"), options=options)
+
+
 ACCIDENTS = {
     "commit": Accident(
         _saved, lambda job: job.commit("step-2"), _commit_and_promote_again, "step-2"
@@ -429,6 +455,12 @@ ACCIDENTS = {
         _mark_again,
         "step-1",
     ),
+    "prune": Accident(_promoted, _prune, _prune, "step-2"),
+    "undelete": Accident(
+        _pruned, lambda job: undelete(job.store, "step-1"), _undelete_again, "step-2"
+    ),
+    "empty trash": Accident(_pruned, _empty, _empty, "step-2"),
+    "amend": Accident(_promoted, lambda job: job.amend("step-2", "a"), _amend_again, "step-2"),
 }
 
 

@@ -10,7 +10,7 @@ from ckptctl.formats.torch import reader as torchfile
 from ckptctl.model.manifest import LATEST, decode
 from ckptctl.model.paths import join
 from ckptctl.operations.place import RECORDS
-from ckptctl.sharding.record import CONVERTED, ConvertedRecord
+from ckptctl.sharding.record import CONVERTED, RESHARD, ConvertedRecord
 from ckptctl.storage import Entry, Store, WritableStore
 
 
@@ -22,7 +22,9 @@ def may_replace_directory(store: Store, name: str, url: str, entries: Iterable[E
     except (MalformedData, NotFound) as error:
         raise Refused(f"{url}: its record {CONVERTED} cannot be used: {error}") from None
     sizes = {file.path: file.size for file in record.files}
-    there = {entry.name: entry for entry in entries if entry.name != CONVERTED}
+    # one that was killed right after it got its name still has the record of the attempt
+    ours = (CONVERTED, RESHARD)
+    there = {entry.name: entry for entry in entries if entry.name not in ours}
     for path in sorted(sizes.keys() | there.keys()):
         entry = there.get(path)
         if path not in sizes:
