@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ckptctl.errors import MalformedData
 from ckptctl.formats.pickles.effects import Attribute
+from ckptctl.formats.pickles.stand_ins import DtypeName, Layout, layout
 from ckptctl.formats.pickles.unpickler import Function, Opaque, Stateful, size
 
 METADATA = "torch.distributed.checkpoint.metadata"
@@ -20,20 +21,6 @@ STOCK_MODULES = frozenset(
     {METADATA, FILESYSTEM, SHARDED_TENSOR, "torch.serialization", "pathlib", "pathlib._local"}
 )
 """Modules that are torch's or Python's own: a name in them that the table lacks does not exist."""
-
-_LAYOUTS = frozenset(
-    f"torch.{name}"
-    for name in (
-        "strided",
-        "sparse_coo",
-        "sparse_csr",
-        "sparse_csc",
-        "sparse_bsr",
-        "sparse_bsc",
-        "_mkldnn",
-        "jagged",
-    )
-)
 
 
 def is_stock(module: str) -> bool:
@@ -122,22 +109,10 @@ class OldPropertiesRecord(PropertiesRecord):
     __slots__ = ()
 
 
-class Layout:
-    """A tensor's layout; no text, so that it cannot stand in for one elsewhere in the pickle."""
-
-    __slots__ = ()
-
-
 class MemoryFormat:
     """A memory format."""
 
     __slots__ = ()
-
-
-def _layout(*args: object) -> Layout:
-    if len(args) != 1 or type(args[0]) is not str or args[0] not in _LAYOUTS:
-        raise MalformedData("it names a layout that torch does not have")
-    return Layout()
 
 
 def _memory_format(*args: object) -> MemoryFormat:
@@ -160,11 +135,17 @@ def _member(*args: object) -> MemoryFormat | None:
     return None
 
 
-def _join_path(*parts: object) -> str:
-    if len(parts) > 256 or not all(isinstance(part, str) and len(part) < 4096 for part in parts):
+class PathText(str):
+    """A path object as text; no plain text, so that it cannot stand in for a name."""
+
+    __slots__ = ()
+
+
+def _join_path(*parts: object) -> PathText:
+    if len(parts) > 256 or not all(type(part) is str and len(part) < 4096 for part in parts):
         raise MalformedData("a path is not made of names")
     text = "/".join(map(str, parts))
-    return "/" + text.lstrip("/") if text.startswith("/") else text
+    return PathText("/" + text.lstrip("/") if text.startswith("/") else text)
 
 
 TABLE: dict[tuple[str, str], object] = {
@@ -182,7 +163,7 @@ TABLE: dict[tuple[str, str], object] = {
     (OLMO_FILESYSTEM, "_StorageInfo"): StorageRecord,
     ("builtins", "getattr"): Attribute(_member),
     ("torch", "Size"): Function(size),
-    ("torch.serialization", "_get_layout"): Function(_layout),
+    ("torch.serialization", "_get_layout"): Function(layout),
     **{
         (module, name): Function(_join_path)
         for module in ("pathlib", "pathlib._local")
@@ -207,8 +188,8 @@ def dtype_name(properties: object) -> str:
     """Return the dtype in a pickled ``TensorProperties``."""
     state = getattr(properties, "state", None)
     dtype = state[0] if isinstance(state, tuple) and state else None
-    if isinstance(dtype, str):
-        return dtype
+    if isinstance(dtype, DtypeName):
+        return str(dtype)
     if isinstance(dtype, type) and issubclass(dtype, Opaque):
         return dtype.name
     return "?"
@@ -228,7 +209,7 @@ def sound_properties(properties: object) -> bool:
     if len(state) != 5:
         return False
     dtype, layout, grad, memory_format, pinned = state
-    known = isinstance(dtype, str) or (
+    known = isinstance(dtype, DtypeName) or (
         isinstance(dtype, type) and issubclass(dtype, Opaque) and dtype.module == "torch"
     )
     return (

@@ -32,7 +32,7 @@ from ckptctl.formats.dcp.classes import (
     sound_properties,
 )
 from ckptctl.formats.dcp.metadata import Parsed, read_rest, root_state
-from ckptctl.formats.pickles.stand_ins import Opaque, Sealed, opaque_class
+from ckptctl.formats.pickles.stand_ins import DtypeName, Opaque, Sealed, opaque_class
 from ckptctl.model.checkpoint import Items, ObjectEntry, TensorEntry
 from ckptctl.model.dtypes import NAMES, canonical
 from ckptctl.model.geometry import Boxes
@@ -211,7 +211,7 @@ class _Unpickler(pickle.Unpickler):
         key = (module, name)
         found = self._table.get(key)
         if found is None and module == "torch" and name in NAMES:
-            found = canonical(name)
+            found = DtypeName(canonical(name))
         if found is None:
             found = self.unknown.get(key)
         if found is None:
@@ -296,7 +296,7 @@ def _fill_entries(parsed: Parsed, mapping: dict[object, object], columns: _Colum
     used = position = 0
     kinds: set[str] = set()
     for fqn, record in mapping.items():
-        if not isinstance(fqn, str):
+        if type(fqn) is not str:
             raise Unusual
         if isinstance(record, BytesRecord):
             parsed.entries[fqn] = ObjectEntry(fqn)

@@ -142,7 +142,7 @@ def _read_entries(parsed: Parsed, mapping: object) -> None:
         parsed.fault(FaultKind.MALFORMED_ENTRY, "state_dict_metadata is not a mapping")
         return
     for fqn, record in mapping.items():
-        if not isinstance(fqn, str):
+        if type(fqn) is not str:
             parsed.fault(FaultKind.MALFORMED_ENTRY, f"a key is a {type(fqn).__name__}, not a name")
         elif isinstance(record, BytesRecord):
             parsed.entries[fqn] = ObjectEntry(fqn)
@@ -201,7 +201,7 @@ def _read_storage(parsed: Parsed, mapping: object) -> None:
         if (
             key is None
             or place is None
-            or not isinstance(fqn, str)
+            or type(fqn) is not str
             or set(key) - INDEX_FIELDS
             or not isinstance(key.get("index"), int | None)
         ):
@@ -210,7 +210,7 @@ def _read_storage(parsed: Parsed, mapping: object) -> None:
         origin = key.get("offset")
         path, start, length = (place.get(k) for k in ("relative_path", "offset", "length"))
         if not (
-            isinstance(path, str)
+            type(path) is str
             and type(start) is int
             and type(length) is int
             and 0 <= start < _WORD
@@ -241,10 +241,10 @@ def read_rest(parsed: Parsed, state: Mapping[str, object], *, old_properties: bo
         parsed.paths_in_state = {
             fqn: path
             for fqn, path in planner.items()
-            if isinstance(fqn, str)
+            if type(fqn) is str
             and isinstance(path, tuple)
             and all(
-                isinstance(element, str) or (type(element) is int and -_WORD < element < _WORD)
+                type(element) is str or (type(element) is int and -_WORD < element < _WORD)
                 for element in path
             )
         }
@@ -264,7 +264,7 @@ def read_rest(parsed: Parsed, state: Mapping[str, object], *, old_properties: bo
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    return str(value) if isinstance(value, str) else None
 
 
 def _written_by(

@@ -291,11 +291,10 @@ def _read_small(
     *,
     tensor: bool,
 ) -> Payload | None:
-    if not any(record.name == "data.pkl" for record in records):
-        faults.append(_fault(item, "it has no data.pkl"))
+    problem = torchzip.problem({record.name for record in records}, small)
+    if problem:
+        faults.append(_fault(item, problem))
         return None
-    if small.get("byteorder", b"little") not in (b"little", b"big"):
-        faults.append(_fault(item, f"its byte order reads {small['byteorder'][:16]!r}"))
     damaged = any(record.name == "data.pkl" and record.damaged for record in records)
     if damaged or "data.pkl" not in small:  # damage is reported by its CRC; what it says is noise
         return None

@@ -16,6 +16,7 @@ from ckptctl.formats.pickles.allowed import (
     may_make,
 )
 from ckptctl.formats.pickles.stand_ins import (
+    DtypeName,
     Function,
     Opaque,
     Ordered,
@@ -73,7 +74,7 @@ class Effects:
         if found is not _MISSING:
             return found
         if key[0] == "torch" and name in NAMES:
-            return canonical(name)
+            return DtypeName(canonical(name))
         return self._named(key)
 
     def _named(self, key: tuple[str, str]) -> type[Opaque]:

@@ -20,6 +20,7 @@ from ckptctl.formats.pickles.effects import Effects
 _SLICE = 1 << 15
 """Bytes between two looks at the budget."""
 
+_MOST_MEMO = 1 << 20
 _MOST_MARKS = 20_000
 _MOST_DIGITS = 4300
 
@@ -83,6 +84,7 @@ class Machine(Effects):
         unpack = struct.unpack_from
         position = 0
         held = 0
+        most = max(size, _MOST_MEMO)
         while position < size:
             if len(stacks) > _MOST_MARKS:
                 raise TooDeep(f"it nests containers more than {_MOST_MARKS} deep")
@@ -132,7 +134,7 @@ class Machine(Effects):
                     held += 90
                 elif op == 0x72:  # LONG_BINPUT
                     index = unpack("<I", data, position)[0]
-                    if index > size:
+                    if index > most:
                         raise self._far(index)
                     memo[index] = stack[-1]
                     position += 4
@@ -304,10 +306,10 @@ class Machine(Effects):
                     if not text.strip().isdigit():
                         raise MalformedData(f"{text[:32]!r} is not a memo index")
                     if len(text) > 18:
-                        raise self._far(size + 1)
+                        raise self._far(most + 1)
                     if op == 0x70:
                         index = int(text)
-                        if index > size:
+                        if index > most:
                             raise self._far(index)
                         memo[index] = stack[-1]
                         held += 90

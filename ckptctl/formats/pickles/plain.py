@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 from ckptctl.errors import MalformedData
+from ckptctl.formats.budget import Budget
 
 _PROTOCOL = 2
 _DEEPEST = 100
@@ -16,20 +17,21 @@ def pickle_plain(value: object) -> bytes:
 
     Raises ``MalformedData`` for anything else: what it was is not known, so it cannot be written.
     """
-    _check(value, 0)
+    _check(value, 0, Budget(0))
     return pickle.dumps(_as_builtin(value), _PROTOCOL)
 
 
-def _check(value: object, depth: int) -> None:
+def _check(value: object, depth: int, budget: Budget) -> None:
     if depth > _DEEPEST:
         raise MalformedData("it nests too deeply")
+    budget.take(1)  # what is used twice is written out twice
     if isinstance(value, dict):
         for key, inner in value.items():
-            _check(key, depth + 1)
-            _check(inner, depth + 1)
+            _check(key, depth + 1, budget)
+            _check(inner, depth + 1, budget)
     elif type(value) in (list, tuple, set, frozenset):
         for inner in value:  # type: ignore[attr-defined]
-            _check(inner, depth + 1)
+            _check(inner, depth + 1, budget)
     elif type(value) not in _PLAIN:
         label = getattr(value, "label", None)
         what = label() if callable(label) else getattr(value, "text", type(value).__name__)

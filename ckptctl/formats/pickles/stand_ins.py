@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
 from ckptctl.errors import MalformedData, RunsCode, UnsafeData
+from ckptctl.formats.budget import Budget
 
 _DEEPEST_ANATOMY = 200
 _HOOKS = frozenset({"__setstate__", "append", "extend", "add"})
@@ -55,6 +56,48 @@ class Stateful(metaclass=Sealed):
     def take_state(self, state: object) -> None:
         """Take a state; what is a mapping is copied, as unpickling does."""
         raise NotImplementedError
+
+
+_LAYOUTS = frozenset(
+    f"torch.{name}"
+    for name in (
+        "strided",
+        "sparse_coo",
+        "sparse_csr",
+        "sparse_csc",
+        "sparse_bsr",
+        "sparse_bsc",
+        "_mkldnn",
+        "jagged",
+    )
+)
+
+
+class Layout:
+    """A tensor's layout; no text, so that it cannot stand in for one elsewhere in the pickle."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        """Note which it is."""
+        self._name = name
+
+    def __repr__(self) -> str:
+        """Name it."""
+        return self._name
+
+
+def layout(*args: object) -> Layout:
+    """Build a layout as ``torch.serialization._get_layout`` does."""
+    if len(args) != 1 or type(args[0]) is not str or args[0] not in _LAYOUTS:
+        raise MalformedData("it names a layout that torch does not have")
+    return Layout(args[0])
+
+
+class DtypeName(str):
+    """A dtype of torch; no plain text, so that text cannot stand in for one."""
+
+    __slots__ = ()
 
 
 class Ordered(dict[object, object]):
@@ -160,16 +203,18 @@ def attributes_of(stand_in: Opaque) -> object:
     return stand_in
 
 
-def anatomy(value: object, depth: int = 0) -> object:
+def anatomy(value: object, depth: int = 0, budget: Budget | None = None) -> object:
     """Return what can be compared of a value: stand-ins by what they stand for and were given."""
     if depth > _DEEPEST_ANATOMY:
         raise MalformedData("it nests too deeply")
+    budget = Budget(0) if budget is None else budget
+    budget.take(1)
     deeper = depth + 1
     if isinstance(value, Opaque):
         given = (value.args, value.items, value.state)
-        return (value.label(), *(anatomy(one, deeper) for one in given))
+        return (value.label(), *(anatomy(one, deeper, budget) for one in given))
     if isinstance(value, dict):
-        return [(anatomy(k, deeper), anatomy(v, deeper)) for k, v in value.items()]
+        return [(anatomy(k, deeper, budget), anatomy(v, deeper, budget)) for k, v in value.items()]
     if isinstance(value, list | tuple):
-        return (type(value).__name__, *(anatomy(one, deeper) for one in value))
+        return (type(value).__name__, *(anatomy(one, deeper, budget) for one in value))
     return repr(value)  # of a NaN too, which is unlike itself

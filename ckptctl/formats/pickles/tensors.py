@@ -11,6 +11,7 @@ from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
 from ckptctl.formats.pickles.effects import Attribute
 from ckptctl.formats.pickles.machine import STRICT_OPCODES
+from ckptctl.formats.pickles.stand_ins import layout
 from ckptctl.formats.pickles.unpickler import Function, Opaque, Ordered, load, ordered, size
 from ckptctl.model.dtypes import FLOATING, ITEM_SIZE, STORAGE_DTYPE, item_size
 from ckptctl.model.observation import Payload
@@ -80,13 +81,17 @@ def _tensor(
         raise MalformedData("a tensor has no storage, or as many strides as it has dimensions")
     if isinstance(dtype, type) and issubclass(dtype, Opaque):
         dtype = dtype.name if dtype.module == "torch" else None
-    if type(dtype) is not str:
+    if dtype is None or not isinstance(dtype, str):
         raise MalformedData("a tensor's dtype is not one")
+    dtype = str(dtype)
     if type(grad) is not bool or (grad and dtype in ITEM_SIZE and dtype not in FLOATING):
         raise MalformedData(f"whether a gradient is wanted of a tensor of {dtype} is not readable")
     if not (hooks is None or type(hooks) in (dict, Ordered)):
         raise MalformedData("a tensor's hooks are no mapping")
-    return TensorRef(storage, dtype, offset[0], shape, stride, _flags(flags))
+    bits = _flags(flags)
+    if "conj" in bits and dtype in ITEM_SIZE and not dtype.startswith("complex"):
+        raise MalformedData(f"a tensor of {dtype} is marked as a conjugate")
+    return TensorRef(storage, dtype, offset[0], shape, stride, bits)
 
 
 def _dtype_of(storage: object) -> str:
@@ -106,6 +111,8 @@ def _rebuild_v2(*args: object) -> TensorRef:
 
 def _rebuild_v3(*args: object) -> TensorRef:
     storage, offset, shape, stride, grad, hooks, dtype, *flags = args
+    if type(dtype) is str:
+        raise MalformedData("a tensor's dtype is not one")
     return _tensor(storage, dtype, (offset, shape, stride), grad, hooks, *flags)
 
 
@@ -168,6 +175,7 @@ TABLE: dict[tuple[str, str], object] = {
     ("torch.storage", "UntypedStorage"): _StorageClass(None),
     ("torch", "UntypedStorage"): _StorageClass(None),
     ("torch", "Size"): _arity(1, 1, size),
+    ("torch.serialization", "_get_layout"): Function(layout),
     ("collections", "OrderedDict"): _arity(0, 1, ordered),
     ("builtins", "getattr"): Attribute(lambda *_: None),
     **{

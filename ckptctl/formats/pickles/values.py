@@ -7,6 +7,7 @@ arrays and objects of other classes as a ``Described`` that says what they are.
 from __future__ import annotations
 
 import datetime
+import re
 import struct
 from collections.abc import Callable, Iterable
 
@@ -47,6 +48,7 @@ _NUMBERS = {
 
 
 _MOST_VALUES, _DEEPEST, _WIDEST = 200_000, 50, 4096
+_DEVICE = re.compile(r"[a-z_]{1,32}(?::\d{1,9})?")
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 
 
@@ -225,8 +227,12 @@ def _slice(*args: object) -> object:
 
 
 def _device(*parts: object) -> object:
-    if 1 <= len(parts) <= 2 and all(
-        (type(p) is str and len(p) < 64) or (type(p) is int and 0 <= p < 1 << 31) for p in parts
+    kind, *number = parts or ("",)
+    if (
+        type(kind) is str
+        and _DEVICE.fullmatch(kind)
+        and len(number) <= 1
+        and all(type(n) is int and 0 <= n < 1 << 31 for n in number)
     ):
         return ":".join(map(str, parts))
     raise MalformedData("a device is not named")

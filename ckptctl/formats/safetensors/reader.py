@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from array import array
 from collections.abc import Iterable, Mapping
@@ -37,6 +38,7 @@ from ckptctl.storage import Reader, Store
 NAME = "safetensors"
 SUFFIX = ".safetensors"
 INDEX = "model.safetensors.index.json"
+_LONE = re.compile("[\ud800-\udfff]")
 _LARGEST_HEADER = 100_000_000  # the reference implementation's own limit
 _LARGEST_INDEX = 256 << 20
 
@@ -117,11 +119,13 @@ def _json(data: bytes, what: str) -> dict[str, Any]:
         return dict(found)
 
     try:
-        document = json.loads(data, object_pairs_hook=pairs)
+        document = json.loads(data.decode("utf-8", "surrogatepass"), object_pairs_hook=pairs)
     except (ValueError, RecursionError):  # also a surrogate, and a number of very many digits
         raise MalformedData(f"{what} is no JSON") from None
     if not isinstance(document, dict):
         raise MalformedData(f"{what} is no JSON object")
+    if b"\\u" in data and _LONE.search(json.dumps(document, ensure_ascii=False)):
+        raise MalformedData(f"{what} holds half a character")
     return document
 
 
@@ -275,6 +279,8 @@ def weights(store: Store, path: str) -> dict[str, Any] | Fault:
             raise MalformedData("it has no weight_map")
         if not all(isinstance(file, str) for file in weights.values()):
             raise MalformedData("its weight_map does not map names to files")
+        if not weights:
+            raise MalformedData("its weight_map names no tensor")
     except MalformedData as error:
         return Fault(FaultKind.MALFORMED_ENTRY, str(error), where)
     except StorageError as error:

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ckptctl.crc import crc32
-from ckptctl.errors import MalformedData
-from ckptctl.formats.budget import fault_kind
+from ckptctl.errors import MalformedData, TooDeep
+from ckptctl.formats.budget import Budget, fault_kind
 from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
 from ckptctl.formats.pickles.tensors import Storages, TensorRef
-from ckptctl.formats.pickles.unpickler import load
+from ckptctl.formats.pickles.unpickler import Opaque, load
 from ckptctl.formats.pickles.values import value_table
 from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.checkpoint import (
@@ -37,6 +37,7 @@ NAME = "torch"
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _LARGEST_PICKLE = 1 << 30
 _DEEPEST = 64
+_MOST_BITS = 4096
 WRITER = "ckptctl"
 """A record that says who wrote the file; torch passes over it."""
 
@@ -96,8 +97,14 @@ def _open(reader: Reader) -> tuple[bytes, Places]:
     for head in directory.heads:
         header = reader.read(head.header, head.header + torchzip.LOCAL_SIZE + len(head.raw_name))
         places[head.name] = (torchzip.data_start(header, head), head)
-    if "data.pkl" not in places:
-        raise MalformedData("it has no data.pkl")
+    small = {
+        name: reader.read(places[name][0], places[name][0] + min(places[name][1].size, 64))
+        for name in torchzip.SETTINGS
+        if name in places
+    }
+    problem = torchzip.problem(places.keys(), small)
+    if problem:
+        raise MalformedData(problem)
     start, head = places["data.pkl"]
     if head.size > _LARGEST_PICKLE:
         raise MalformedData(f"its data.pkl of {head.size} bytes is too large")
@@ -123,30 +130,49 @@ def _little(reader: Reader, places: Places) -> bool:
     return order == b"little"
 
 
-def flatten(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
+def flatten(
+    value: object, path: Path = (), budget: Budget | None = None
+) -> Iterator[tuple[Path, object]]:
     """Yield the leaves of a state with their paths, as DCP's planner takes it apart.
 
     Mappings are always descended, lists where they hold a tensor or a mapping, tuples never.
-    Raises ``MalformedData`` for a state that nests without end.
+    Raises ``TooDeep`` for a state that nests without end, and ``TooLarge`` for one whose parts are
+    used again and again.
     """
+    budget = Budget(0) if budget is None else budget
     if len(path) > _DEEPEST:
-        raise MalformedData(f"it nests deeper than {_DEEPEST} levels")
+        raise TooDeep(f"it nests deeper than {_DEEPEST} levels")
     if isinstance(value, dict):
+        budget.take(8 + len(value))
         for key, inner in value.items():
-            yield from flatten(inner, (*path, str(key)))
-    elif isinstance(value, list) and _holds_more(value, 0):
+            yield from flatten(inner, (*path, _name(key)), budget)
+    elif isinstance(value, list) and _holds_more(value, 0, budget):
         for index, inner in enumerate(value):
-            yield from flatten(inner, (*path, index))
+            yield from flatten(inner, (*path, index), budget)
     else:
         yield path, value
 
 
-def _holds_more(value: object, depth: int) -> bool:
+def _name(key: object) -> str:
+    """Return what a key is called in a flat state: its text, within bounds."""
+    if type(key) is str:
+        return key
+    if isinstance(key, int) and key.bit_length() > _MOST_BITS:
+        return f"integer of {key.bit_length()} bits"
+    if isinstance(key, int | float | bytes | None):
+        return str(key)
+    return key.label() if isinstance(key, Opaque) else f"<{type(key).__name__}>"
+
+
+def _holds_more(value: object, depth: int, budget: Budget) -> bool:
     if isinstance(value, dict | TensorRef):
         return True
     if depth > _DEEPEST:
-        raise MalformedData(f"it nests deeper than {_DEEPEST} levels")
-    return isinstance(value, list) and any(_holds_more(inner, depth + 1) for inner in value)
+        raise TooDeep(f"it nests deeper than {_DEEPEST} levels")
+    if not isinstance(value, list):
+        return False
+    budget.take(8 + len(value))
+    return any(_holds_more(inner, depth + 1, budget) for inner in value)
 
 
 class _Builder:

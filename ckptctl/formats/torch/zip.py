@@ -8,7 +8,7 @@ does. Format: PKWARE APPNOTE 6.3 and PyTorch's ``caffe2/serialize/inline_contain
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 from ckptctl.dataclass import dataclass
@@ -20,7 +20,8 @@ _CENTRAL_SIZE = 46
 _BIG = 0xFFFFFFFF
 _DESCRIPTOR_FLAG = 0x08
 _FOLDER = 0x10  # torch reads other bytes for a record with this attribute, in silence
-_ENCRYPTED = 0x2041
+_NEWEST = 10  # kMaxSupportedFileFormatVersion
+_ENCRYPTED = 0x2061
 _MAX_RECORDS = 1 << 20
 
 Read: TypeAlias = Callable[[int, int], bytes]
@@ -96,16 +97,16 @@ def _heads(data: bytes, count: int, limit: int) -> tuple[Head, ...]:
         if position > len(data):
             raise MalformedData(f"line {len(heads)} of the zip directory is not readable")
         if flags & _ENCRYPTED:
-            raise MalformedData(f"record {raw[:80]!r} is encrypted, which torch cannot read")
+            raise MalformedData(
+                f"record {raw[:80]!r} is encrypted or a patch, which torch cannot read"
+            )
         if method != 0 or packed != size:
             raise MalformedData(f"record {raw[:80]!r} is compressed, which torch.save never does")
         if disk or attributes & _FOLDER:
             raise MalformedData(f"record {raw[:80]!r} is marked as a folder or on another disk")
         if header + LOCAL_SIZE + len(raw) + size > limit:
             raise MalformedData(f"record {raw[:80]!r} reaches past the records' end")
-        heads.append(
-            Head(raw.partition(b"/")[2].decode("utf-8", "replace"), raw, flags, crc, size, header)
-        )
+        heads.append(Head(_name(raw), raw, flags, crc, size, header))
     if position != len(data):
         raise MalformedData("the zip directory is longer than its lines")
     heads.sort(key=lambda head: head.header)
@@ -115,6 +116,14 @@ def _heads(data: bytes, count: int, limit: int) -> tuple[Head, ...]:
     if len({head.raw_name.partition(b"/")[0] for head in heads}) > 1:
         raise MalformedData("the records of the zip lie in several folders")
     return tuple(heads)
+
+
+def _name(raw: bytes) -> str:
+    """Return a record's name without the folder that all lie in."""
+    try:
+        return raw.partition(b"/")[2].decode("utf-8")
+    except UnicodeDecodeError:
+        raise MalformedData(f"record {raw[:80]!r}: its name is no text") from None
 
 
 def _zip64(extra: bytes, size: int, packed: int, header: int) -> tuple[int, int, int]:
@@ -162,6 +171,34 @@ def data_start(header: bytes, head: Head) -> int:
     if (crc, packed, size) not in expected:
         raise MalformedData(f"record {head.name}: local header and directory disagree on its size")
     return int(head.header + LOCAL_SIZE + names + extras)
+
+
+SETTINGS = ("version", ".data/version", "byteorder", ".format_version", ".storage_alignment")
+"""Records that torch reads before it reads the pickle."""
+
+
+def problem(names: Collection[str], small: Mapping[str, bytes]) -> str:
+    """Say why torch does not load a zip of these records, or return the empty string.
+
+    ``small`` holds the bytes of those of ``SETTINGS`` that are there.
+    """
+    if "data.pkl" not in names:
+        return "it has no data.pkl"
+    for name in names:
+        if name not in SETTINGS and name.lower() in SETTINGS:
+            return f"its record {name} is spelled in another case, which torch does not mind"
+    if "constants.pkl" in names:
+        return "it is an archive of TorchScript, which is code"
+    version = small.get(".data/version", small.get("version"))
+    if version is None:
+        return "it has no version"
+    if not version.strip().isdigit() or not 1 <= int(version[:8]) <= _NEWEST:
+        return f"its version reads {version[:16]!r}"
+    if small.get("byteorder", b"little") not in (b"little", b"big"):
+        return f"its byte order reads {small['byteorder'][:16]!r}"
+    if not small.get(".storage_alignment", b"64").strip().isdigit():
+        return f"its alignment reads {small['.storage_alignment'][:16]!r}"
+    return ""
 
 
 def trailer_size(head: Head) -> int:

@@ -13,6 +13,7 @@ import torch
 
 from ckptctl.errors import CkptctlError
 from ckptctl.exit_codes import ExitCode
+from ckptctl.formats.pickles.tensors import TensorRef
 from ckptctl.model.finding import Severity
 from ckptctl.operations.catalog.list import list_checkpoints
 from ckptctl.operations.catalog.resolve import ResolveOptions, resolve
@@ -141,11 +142,20 @@ def numbers_of(tensor: torch.Tensor) -> bytes | None:
     return bytes(flat.view(torch.uint8).numpy())
 
 
-def same(ours: object, theirs: object, depth: int = 0) -> bool:
+def same(
+    ours: object, theirs: object, depth: int = 0, seen: set[tuple[int, int]] | None = None
+) -> bool:
     """Tell whether a value that the tool shows is torch's; what it only describes is any."""
     if type(ours).__name__ in ("Described", "Opaque") or depth > 60:
         return True
+    seen = set() if seen is None else seen
+    if (id(ours), id(theirs)) in seen:
+        return True
+    if isinstance(ours, dict | list | tuple):
+        seen.add((id(ours), id(theirs)))
     if isinstance(theirs, torch.Tensor):
+        if isinstance(ours, TensorRef):  # of a tuple, which is not taken apart
+            return ours.shape == tuple(theirs.shape)
         return type(ours) in (int, float, bool) and theirs.numel() == 1
     if isinstance(ours, float) and isinstance(theirs, float):
         return struct.pack("<d", ours) == struct.pack("<d", theirs) or ours != ours != theirs
@@ -154,12 +164,12 @@ def same(ours: object, theirs: object, depth: int = 0) -> bool:
         if any(type(key).__name__ == "Described" for key in ours) or len(ours) != len(theirs):
             return len(ours) <= len(theirs)
         return all(
-            same(a, b, depth + 1) and same(ours[a], theirs[b], depth + 1)
+            same(a, b, depth + 1, seen) and same(ours[a], theirs[b], depth + 1, seen)
             for a, b in zip(ours, theirs, strict=True)
         )
     if isinstance(ours, list | tuple) and isinstance(theirs, list | tuple):
         return len(ours) == len(theirs) and all(
-            same(a, b, depth + 1) for a, b in zip(ours, theirs, strict=True)
+            same(a, b, depth + 1, seen) for a, b in zip(ours, theirs, strict=True)
         )
     if isinstance(ours, bool) or isinstance(theirs, bool):
         return ours is theirs

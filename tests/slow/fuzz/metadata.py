@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from ckptctl.formats.dcp import columns
+from ckptctl.formats.dcp.apart import parse_metadata
 from ckptctl.formats.dcp.metadata import Parsed
 from ckptctl.model.checkpoint import TensorEntry
 from conftest import FIXTURES
@@ -31,6 +31,7 @@ from slow.fuzz import pickling
 from slow.fuzz.cases import Difference, Target, looked_at, objections, refusal, verified
 from slow.fuzz.guard import Guard, exists, is_function, metadata_of
 from slow.fuzz.memory import Bytes
+from support.lanes import read_here
 
 FOLDER = "step-12"
 SHARD = "__0_0.distcp"
@@ -138,7 +139,7 @@ class MetadataTarget(Target):
         return {f"{FOLDER}/.metadata": data, f"{FOLDER}/{SHARD}": self.shards[slot]}
 
     def judge(self, slot: str, data: bytes) -> str:
-        parsed = columns.parse_metadata(Bytes(data), ".metadata")
+        parsed = parse_metadata(Bytes(data), ".metadata")
         if not parsed.faults or zlib.crc32(data) % 8 == 0:
             in_columns = _other_lane(data)
             if bool(parsed.faults) != bool(in_columns.faults) or not _alike(parsed, in_columns):
@@ -184,12 +185,8 @@ class MetadataTarget(Target):
 
 def _other_lane(data: bytes) -> Parsed:
     """Return what comes of it in the lane for large metadata."""
-    before = columns.FAST_FROM
-    columns.FAST_FROM = 0
-    try:
-        return columns.parse_metadata(Bytes(data), ".metadata")
-    finally:
-        columns.FAST_FROM = before
+    found = read_here(Bytes(data), ".metadata")
+    return parse_metadata(Bytes(data), ".metadata") if found is None else found
 
 
 def _alike(a: Parsed, b: Parsed) -> bool:
