@@ -12,13 +12,29 @@ Source: ``__reduce_ex__`` of Python 3.8 to 3.14, numpy 1.24 to 2.4 and torch 2.0
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TypeAlias, TypeGuard
 
+from ckptctl.formats.pickles.forms import (
+    MOST_ARGUMENTS,
+    PURE,
+    Arguments,
+    Form,
+    contained,
+    is_class,
+    is_member,
+    is_plain,
+    iterated,
+    iterates,
+    looks_like_class,
+    maps,
+    members,
+    none_type,
+    partial_of,
+    rebuilt,
+    scalars,
+    subscript,
+    union_of,
+)
 from ckptctl.formats.pickles.stand_ins import Function, Opaque
-
-Arguments: TypeAlias = tuple[object, ...]
-Form: TypeAlias = Callable[[Arguments], bool]
 
 PLATFORM = sys.stdlib_module_names | frozenset(
     "torch torchgen functorch numpy scipy pandas sympy mpmath networkx jinja2 markupsafe fsspec "
@@ -31,109 +47,6 @@ PLATFORM = sys.stdlib_module_names | frozenset(
     "_interpreters _interpqueues _interpchannels".split()
 )
 """Packages that are importable wherever torch is: nothing unlisted of them may be called."""
-
-_SCALARS = (bool, int, float, complex, str, bytes, type(None))
-_PURE = frozenset(
-    "max min sum len abs round sorted any all int float str bool repr ord chr bin hex oct divmod "
-    "tuple list set frozenset dict complex bytes".split()
-)
-_MOST_ARGUMENTS = 64
-
-
-def is_scalar(value: object) -> bool:
-    """Tell whether a value is a number, text, bytes or None."""
-    return type(value) in _SCALARS
-
-
-def _plain(value: object, depth: int = 0) -> bool:
-    if isinstance(value, tuple | list):
-        few = depth < 4 and len(value) <= _MOST_ARGUMENTS
-        return few and all(_plain(inner, depth + 1) for inner in value)
-    return is_scalar(value)
-
-
-def is_class(value: object) -> TypeGuard[type[Opaque]]:
-    """Tell whether a value is a global that the pickle named and nobody called."""
-    return isinstance(value, type) and issubclass(value, Opaque)
-
-
-def looks_like_class(name: str) -> bool:
-    """Tell whether a name, with the classes it is nested in, is written as classes' names are."""
-    return all(part.lstrip("_")[:1].isupper() for part in name.split("."))
-
-
-def is_member(value: object) -> bool:
-    """Tell whether a value is a named class, a type of Python's, or a member of a class."""
-    return isinstance(value, type) and (
-        not issubclass(value, Opaque)
-        or looks_like_class(value.name)
-        or (value.module == "builtins" and value.name in _PURE)
-    )
-
-
-def _scalars(least: int, most: int) -> Form:
-    return lambda args: least <= len(args) <= most and all(map(is_scalar, args))
-
-
-def _types(*kinds: type) -> Form:
-    return lambda args: len(args) == len(kinds) and all(map(isinstance, args, kinds))
-
-
-def _members(args: Arguments) -> bool:
-    return all(map(_is_given, args)) and len(args) <= _MOST_ARGUMENTS
-
-
-def _is_given(value: object) -> bool:
-    """Tell whether a value is data: scalars, containers, or objects already made."""
-    return is_scalar(value) or not isinstance(value, type | Function)
-
-
-def _iterates(args: Arguments) -> bool:
-    return len(args) == 1 and isinstance(args[0], list | tuple | dict | str | bytes | Opaque)
-
-
-def _iterated(args: Arguments) -> bool:
-    return all(isinstance(one, list | tuple | str | bytes | Opaque | int) for one in args)
-
-
-def _maps(args: Arguments) -> bool:
-    function = args[0] if args else None
-    pure = is_class(function) and function.module == "builtins" and function.name in _PURE
-    return (pure or function is None) and _iterated(args[1:])
-
-
-def _partial(args: Arguments) -> bool:
-    return len(args) == 1 and (isinstance(args[0], type | Function | Opaque))
-
-
-def _union(args: Arguments) -> bool:
-    """``int | None``: ``functools.reduce(operator.or_, types)``; also of a flag's members."""
-    operation, parts = args if len(args) == 2 else (None, ())
-    return (
-        is_class(operation)
-        and operation.label() in ("_operator.or_", "operator.or_")
-        and isinstance(parts, tuple | list)
-        and all(one is None or is_member(one) or isinstance(one, Opaque) for one in parts)
-    )
-
-
-def _subscript(args: Arguments) -> bool:
-    """``list[int]`` and what ``typing`` makes: a class with the classes in its brackets."""
-    holder, parts = args if len(args) == 2 else (None, ())
-    listed = parts if isinstance(parts, tuple) else (parts,)
-    return is_member(holder) and all(
-        is_scalar(one) or is_member(one) or isinstance(one, Opaque | list) for one in listed
-    )
-
-
-def _none_type(args: Arguments) -> bool:
-    return len(args) == 1 and (
-        args[0] is None or (is_class(args[0]) and args[0].name in ("Ellipsis", "NotImplemented"))
-    )
-
-
-def _contained(args: Arguments) -> bool:
-    return not args or (len(args) == 1 and type(args[0]) in (list, tuple, set, frozenset))
 
 
 def _tensor_of_class(args: Arguments) -> bool:
@@ -154,19 +67,13 @@ def _tensor_of_class(args: Arguments) -> bool:
     )
 
 
-def _rebuilt(least: int, most: int) -> Form:
-    return lambda args: (
-        least <= len(args) <= most and not any(isinstance(one, Function) for one in args)
-    )
-
-
 def _new_class(args: Arguments) -> bool:
     """``copyreg._reconstructor(class, base, state)`` of protocols 0 and 1."""
     return (
         len(args) == 3
         and is_class(args[0])
         and is_member(args[1])
-        and _plain(args[2])
+        and is_plain(args[2])
         and may_make(args[0].module, args[0].name, ())
     )
 
@@ -175,76 +82,88 @@ def _made(args: Arguments) -> bool:
     return bool(args) and is_class(args[0]) and may_make(args[0].module, args[0].name, args[1:])
 
 
-_FEW = _scalars(0, 8)
+_FEW = scalars(0, 8)
 _ARRAY_CORES = ("numpy.core.multiarray", "numpy._core.multiarray")
 
 CALLS: dict[tuple[str, str], Form] = {
-    ("builtins", "iter"): _iterates,
-    ("builtins", "reversed"): _iterates,
-    ("builtins", "enumerate"): _iterated,
-    ("builtins", "zip"): _iterated,
-    ("builtins", "map"): _maps,
-    ("builtins", "filter"): _maps,
-    ("builtins", "bytearray"): _scalars(0, 2),
-    ("builtins", "type"): _none_type,
-    ("builtins", "object"): _scalars(0, 0),
-    ("builtins", "int"): _scalars(0, 0),
-    ("builtins", "float"): _scalars(0, 0),
-    ("builtins", "str"): _scalars(0, 0),
-    ("functools", "partial"): _partial,
-    ("functools", "reduce"): _union,
-    ("_functools", "partial"): _partial,
-    ("_functools", "reduce"): _union,
-    ("_operator", "getitem"): _subscript,
-    ("operator", "getitem"): _subscript,
+    ("builtins", "iter"): iterates,
+    ("builtins", "reversed"): iterates,
+    ("builtins", "enumerate"): iterated,
+    ("builtins", "zip"): iterated,
+    ("builtins", "map"): maps,
+    ("builtins", "filter"): maps,
+    ("builtins", "bytearray"): scalars(0, 2),
+    ("builtins", "type"): none_type,
+    ("builtins", "object"): scalars(0, 0),
+    ("builtins", "int"): scalars(0, 0),
+    ("builtins", "float"): scalars(0, 0),
+    ("builtins", "str"): scalars(0, 0),
+    ("functools", "partial"): partial_of,
+    ("functools", "reduce"): union_of,
+    ("_functools", "partial"): partial_of,
+    ("_functools", "reduce"): union_of,
+    ("_operator", "getitem"): subscript,
+    ("operator", "getitem"): subscript,
     **{
-        (module, name): _scalars(1, 16)
+        (module, name): scalars(1, 16)
         for module in ("operator", "_operator")
         for name in ("itemgetter", "attrgetter", "methodcaller")
     },
-    ("types", "GenericAlias"): _subscript,
-    ("types", "SimpleNamespace"): _rebuilt(0, 1),
-    ("builtins", "set"): _contained,
-    ("builtins", "frozenset"): _contained,
-    ("builtins", "complex"): _scalars(0, 2),
-    ("builtins", "bytes"): _scalars(0, 1),
-    ("builtins", "slice"): _rebuilt(1, 3),
-    ("builtins", "range"): _scalars(1, 3),
+    ("types", "GenericAlias"): subscript,
+    ("types", "SimpleNamespace"): rebuilt(0, 1),
+    ("builtins", "set"): contained,
+    ("builtins", "frozenset"): contained,
+    ("builtins", "complex"): scalars(0, 2),
+    ("builtins", "bytes"): scalars(0, 1),
+    ("builtins", "slice"): rebuilt(1, 3),
+    ("builtins", "range"): scalars(1, 3),
     ("_codecs", "encode"): lambda args: (
-        args[1:] in ((), ("latin1",), ("latin-1",)) and _scalars(1, 2)(args)
+        args[1:] in ((), ("latin1",), ("latin-1",)) and scalars(1, 2)(args)
     ),
-    ("collections", "deque"): _rebuilt(0, 2),
-    ("collections", "Counter"): _rebuilt(0, 1),
+    ("collections", "deque"): rebuilt(0, 2),
+    ("collections", "Counter"): rebuilt(0, 1),
     ("collections", "defaultdict"): lambda args: len(args) <= 2,
-    ("datetime", "datetime"): _rebuilt(1, 8),
-    ("datetime", "date"): _rebuilt(1, 3),
-    ("datetime", "timedelta"): _scalars(0, 7),
-    ("torch", "device"): _scalars(1, 2),
-    ("collections", "ChainMap"): _members,
-    ("datetime", "timezone"): _rebuilt(1, 2),
-    ("datetime", "time"): _rebuilt(1, 8),
-    ("zoneinfo", "ZoneInfo._unpickle"): _scalars(1, 2),
-    ("decimal", "Decimal"): _scalars(1, 1),
-    ("_decimal", "Decimal"): _scalars(1, 1),
-    ("decimal", "Context"): _rebuilt(0, 9),
-    ("fractions", "Fraction"): _scalars(1, 2),
-    ("re", "_compile"): _rebuilt(1, 2),
-    ("random", "Random"): _scalars(0, 0),
-    ("logging", "getLogger"): _scalars(0, 1),
-    ("array", "_array_reconstructor"): _rebuilt(4, 4),
-    ("array", "array"): _rebuilt(2, 2),
-    ("time", "struct_time"): _rebuilt(1, 2),
+    ("datetime", "datetime"): rebuilt(1, 8),
+    ("datetime", "date"): rebuilt(1, 3),
+    ("datetime", "timedelta"): scalars(0, 7),
+    ("torch", "device"): scalars(1, 2),
+    ("collections", "ChainMap"): members,
+    ("collections", "UserString"): scalars(0, 1),
+    ("collections.abc", "_CallableGenericAlias"): subscript,
+    **{
+        ("itertools", name): members
+        for name in "count cycle repeat chain islice zip_longest product permutations "
+        "combinations combinations_with_replacement pairwise".split()
+    },
+    **{
+        (module, name): scalars(0, 256)
+        for module in ("pathlib", "pathlib._local")
+        for name in ("Path PosixPath WindowsPath PurePath PurePosixPath PureWindowsPath".split())
+    },
+    ("datetime", "timezone"): rebuilt(1, 2),
+    ("datetime", "time"): rebuilt(1, 8),
+    ("zoneinfo", "ZoneInfo._unpickle"): scalars(1, 2),
+    ("decimal", "Decimal"): scalars(1, 1),
+    ("_decimal", "Decimal"): scalars(1, 1),
+    ("decimal", "Context"): rebuilt(0, 9),
+    ("fractions", "Fraction"): scalars(1, 2),
+    ("re", "_compile"): rebuilt(1, 2),
+    ("random", "Random"): scalars(0, 0),
+    ("logging", "getLogger"): scalars(0, 1),
+    ("array", "_array_reconstructor"): rebuilt(4, 4),
+    ("array", "array"): rebuilt(2, 2),
+    ("time", "struct_time"): rebuilt(1, 2),
     ("copyreg", "_reconstructor"): _new_class,
     ("copyreg", "__newobj__"): _made,
-    ("inspect", "Signature"): _rebuilt(0, 2),
-    ("inspect", "Parameter"): _rebuilt(1, 4),
+    ("inspect", "Signature"): rebuilt(0, 2),
+    ("inspect", "Parameter"): rebuilt(1, 4),
     **{
-        ("ipaddress", f"IPv{version}{kind}"): _scalars(1, 1)
+        ("ipaddress", f"IPv{version}{kind}"): scalars(1, 1)
         for version in (4, 6)
         for kind in ("Address", "Network", "Interface")
     },
     **{
-        (module, name): _scalars(1, 1)
+        (module, name): scalars(1, 1)
         for module, names in {
             "signal": "Signals Handlers Sigmasks",
             "http": "HTTPStatus HTTPMethod",
@@ -263,22 +182,22 @@ CALLS: dict[tuple[str, str], Form] = {
         }.items()
         for name in names.split()
     },
-    **{(module, "_reconstruct"): _rebuilt(3, 3) for module in _ARRAY_CORES},
-    **{(module, "scalar"): _rebuilt(1, 2) for module in _ARRAY_CORES},
-    ("numpy", "dtype"): _rebuilt(1, 3),
-    ("numpy.core.numeric", "_frombuffer"): _rebuilt(4, 4),
-    ("numpy._core.numeric", "_frombuffer"): _rebuilt(4, 4),
-    ("numpy.ma.core", "_mareconstruct"): _rebuilt(4, 4),
-    ("numpy.random._pickle", "__bit_generator_ctor"): _rebuilt(0, 1),
-    ("numpy.random._pickle", "__generator_ctor"): _rebuilt(0, 2),
-    ("numpy.random._pickle", "__randomstate_ctor"): _rebuilt(0, 2),
-    ("numpy.random.bit_generator", "__pyx_unpickle_SeedSequence"): _rebuilt(3, 3),
-    ("torch", "Generator"): _rebuilt(0, 1),
-    ("torch._C", "Generator"): _rebuilt(0, 1),
-    ("torch.serialization", "_get_layout"): _scalars(1, 1),
+    **{(module, "_reconstruct"): rebuilt(3, 3) for module in _ARRAY_CORES},
+    **{(module, "scalar"): rebuilt(1, 2) for module in _ARRAY_CORES},
+    ("numpy", "dtype"): rebuilt(1, 3),
+    ("numpy.core.numeric", "_frombuffer"): rebuilt(4, 4),
+    ("numpy._core.numeric", "_frombuffer"): rebuilt(4, 4),
+    ("numpy.ma.core", "_mareconstruct"): rebuilt(4, 4),
+    ("numpy.random._pickle", "__bit_generator_ctor"): rebuilt(0, 1),
+    ("numpy.random._pickle", "__generator_ctor"): rebuilt(0, 2),
+    ("numpy.random._pickle", "__randomstate_ctor"): rebuilt(0, 2),
+    ("numpy.random.bit_generator", "__pyx_unpickle_SeedSequence"): rebuilt(3, 3),
+    ("torch", "Generator"): rebuilt(0, 1),
+    ("torch._C", "Generator"): rebuilt(0, 1),
+    ("torch.serialization", "_get_layout"): scalars(1, 1),
     ("torch._tensor", "_rebuild_from_type_v2"): _tensor_of_class,
     **{
-        ("torch._utils", f"_rebuild_{name}"): _rebuilt(least, most)
+        ("torch._utils", f"_rebuild_{name}"): rebuilt(least, most)
         for name, least, most in (
             ("tensor", 4, 4),
             ("tensor_v2", 6, 7),
@@ -307,7 +226,7 @@ _MADE_WITH_ARGUMENTS = frozenset(
         ("torch.nn.utils.rnn", "PackedSequence_"),
         ("torch.nn.modules.module", "_IncompatibleKeys"),
         ("decimal", "DecimalTuple"),
-        ("collections", "deque"),
+        ("collections", "UserString"),
         ("fractions", "Fraction"),
     }
 )
@@ -317,14 +236,14 @@ def may_call(module: str, name: str, args: Arguments) -> bool:
     """Tell whether an unknown callable may be applied to these arguments."""
     form = CALLS.get((module, name))
     if form is not None:
-        return len(args) <= _MOST_ARGUMENTS and form(args)
+        return len(args) <= MOST_ARGUMENTS and form(args)
     if module == "builtins" and name.endswith(("Error", "Exception", "Warning", "Exit")):
-        return looks_like_class(name) and "." not in name and all(map(_plain, args))
+        return looks_like_class(name) and "." not in name and all(map(is_plain, args))
     if module == "torch.return_types" and "." not in name:
         return len(args) == 2 and isinstance(args[0], tuple | list)
     if is_platform(module):
         return False
-    return looks_like_class(name) and len(args) <= _MOST_ARGUMENTS and all(map(_plain, args))
+    return looks_like_class(name) and len(args) <= MOST_ARGUMENTS and all(map(is_plain, args))
 
 
 def may_make(module: str, name: str, args: Arguments) -> bool:
@@ -336,6 +255,43 @@ def may_make(module: str, name: str, args: Arguments) -> bool:
             (module, name) in _MADE_WITH_ARGUMENTS
             and not any(isinstance(one, Function) for one in args)
         )
+    )
+
+
+def may_name(holder: object, name: object) -> tuple[str, str] | None:
+    """Return what ``getattr`` of these names, or None where it must not be asked.
+
+    A member of a class has the class's name and its own. What hangs on an object may be anything
+    that the pickle put there: it is named so that it looks like no class, and so is never called.
+    """
+    if type(name) is not str or not name.isidentifier():
+        return None
+    if is_class(holder):
+        builtin = holder.module == "builtins" and holder.name in PURE
+        own = name == "__new__" and not is_platform(holder.module)
+        if (builtin or looks_like_class(holder.name)) and (own or not name.startswith("__")):
+            return holder.module, f"{holder.name}.{name}"
+    elif (
+        isinstance(holder, Opaque) and not is_platform(holder.module) and not name.startswith("__")
+    ):
+        return holder.module, f"{holder.name}.(bound){name}"
+    return None
+
+
+def makes(function: Opaque) -> bool:
+    """Tell whether a partial makes an object: so protocol 2 spells keyword arguments of one."""
+    state = function.state
+    if function.label() not in ("functools.partial", "_functools.partial"):
+        return False
+    if type(state) is not tuple or len(state) != 4 or type(state[1]) is not tuple:
+        return False
+    maker, given = state[0], state[1]
+    return (
+        is_class(maker)
+        and bool(given)
+        and is_class(given[0])
+        and not is_platform(maker.module)
+        and (maker.module, maker.name) == (given[0].module, f"{given[0].name}.__new__")
     )
 
 

@@ -10,10 +10,11 @@ from ckptctl.errors import MalformedData, RunsCode, TooDeep, TooLarge
 from ckptctl.formats.budget import MAX_DEPTH, Budget
 from ckptctl.formats.pickles.allowed import (
     is_platform,
-    looks_like_class,
+    makes,
     may_call,
     may_fill,
     may_make,
+    may_name,
 )
 from ckptctl.formats.pickles.stand_ins import (
     DtypeName,
@@ -102,6 +103,8 @@ class Effects:
                 self.tolerated.append(function.label())
                 return function(*args)
             raise RunsCode(f"it asks its reader to run {function.label()[:200]}; nothing was run")
+        if isinstance(function, Opaque) and not args and makes(function):
+            return Opaque(function)
         if isinstance(function, type) and issubclass(function, Stateful):
             raise MalformedData(f"it calls {function.__name__}, which torch never does")
         raise RunsCode(f"it asks its reader to call a {type(function).__name__}; nothing was run")
@@ -111,18 +114,11 @@ class Effects:
         if found is not None:
             return found
         holder, name = args if len(args) == 2 else (None, None)
-        if (
-            isinstance(holder, type)
-            and issubclass(holder, Opaque)
-            and looks_like_class(holder.name)
-            and type(name) is str
-            and name.isidentifier()
-            and not name.startswith("__")
-        ):
-            return self._named((holder.module, f"{holder.name}.{name}"))
-        what = (
-            f"builtins.getattr for {str(name)[:40]!r}" if type(name) is str else "builtins.getattr"
-        )
+        key = may_name(holder, name)
+        if key is not None:
+            return self._named(key)
+        what = "builtins.getattr"
+        what += f" for {name[:40]!r}" if type(name) is str else ""
         raise RunsCode(f"it asks its reader to run {what}; nothing was run")
 
     def _new(self, kind: object, args: object) -> object:
