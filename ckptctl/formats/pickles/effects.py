@@ -27,6 +27,7 @@ from ckptctl.formats.pickles.stand_ins import (
 from ckptctl.model.dtypes import NAMES, canonical
 
 _MOST_UNKNOWN = 10_000
+_MOST_SAID = 8
 _MISSING = object()
 _KEYS = frozenset({str, int, float, bool, bytes, complex, type(None)})
 
@@ -55,6 +56,14 @@ class Effects:
         self._held = 0
         self.unknown: dict[tuple[str, str], type[Opaque]] = {}
         self.tolerated: list[str] = []
+        self.unsafe: list[str] | None = None
+
+    def _refuse(self, message: str) -> None:
+        """Refuse the pickle; where unsafe calls are gathered, note it and go on with a stand-in."""
+        if self.unsafe is None:
+            raise RunsCode(message)
+        if len(self.unsafe) < _MOST_SAID:
+            self.unsafe.append(message)
 
     def _resolve(self, pid: object) -> object:
         if self._persistent is None:
@@ -102,7 +111,8 @@ class Effects:
             if self._foreign and not is_platform(module):
                 self.tolerated.append(function.label())
                 return function(*args)
-            raise RunsCode(f"it asks its reader to run {function.label()[:200]}; nothing was run")
+            self._refuse(f"it asks its reader to run {function.label()[:200]}; nothing was run")
+            return function(*args)
         if isinstance(function, Opaque) and not args and makes(function):
             return Opaque(function)
         if isinstance(function, type) and issubclass(function, Stateful):
@@ -128,7 +138,7 @@ class Effects:
             raise MalformedData(f"it makes an object of a {type(kind).__name__}")
         if issubclass(kind, Opaque):
             if not may_make(kind.module, kind.name, args):
-                raise RunsCode(f"it asks its reader to run {kind.label()[:200]}; nothing was run")
+                self._refuse(f"it asks its reader to run {kind.label()[:200]}; nothing was run")
             return kind(*args)
         if issubclass(kind, Stateful) and not args:
             return kind()

@@ -54,11 +54,13 @@ def load(
     budget: Budget | None = None,
     opcodes: frozenset[int] | None = None,
     foreign: bool = False,
+    unsafe: list[str] | None = None,
 ) -> tuple[object, Machine, int]:
     """Build what a pickle describes; return it, the machine, and the position behind its end.
 
     ``persistent`` resolves persistent ids, refused without it. Only ``opcodes`` may occur, if
     given. With ``foreign``, functions of packages other than torch's may be called and are noted.
+    What is called and must not be is noted in ``unsafe``, if given, and becomes a stand-in.
     Raises ``MalformedData`` for bytes that are no whole pickle, ``RunsCode`` for those that call
     what is not allowed, ``TooLarge`` and ``TooDeep`` for those out of all proportion.
     """
@@ -72,6 +74,7 @@ def load(
         opcodes=opcodes,
         foreign=foreign,
     )
+    machine.unsafe = unsafe
     with no_collector():
         value = machine.run()
     return value, machine, machine.end

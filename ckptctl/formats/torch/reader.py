@@ -22,6 +22,7 @@ from ckptctl.model.checkpoint import (
     Checkpoint,
     Entry,
     Fault,
+    FaultKind,
     File,
     Items,
     ObjectEntry,
@@ -82,11 +83,14 @@ Places = dict[str, tuple[int, torchzip.Head]]
 
 def _read(reader: Reader, file: File) -> Checkpoint:
     pickle, places = _open(reader)
-    root = unpickle(pickle)
+    unsafe: list[str] = []
+    root = load(pickle, value_table(), persistent=Storages(), unsafe=unsafe)[0]
     builder = _Builder(file, places, little=_little(reader, places))
     for path, value in flatten(root):
         builder.add(path, value)
-    return builder.result()
+    where = Location(file=file.path)
+    faults = [Fault(FaultKind.UNSAFE_METADATA, message, where) for message in unsafe[:1]]
+    return replace(builder.result(), faults=tuple(faults))
 
 
 def _open(reader: Reader) -> tuple[bytes, Places]:
