@@ -573,6 +573,15 @@ def test_source_and_result_may_lie_in_different_stores(
             again = run("reshard", source, "--out", target, *arguments, "--resume")
             assert again.code == 5 and "committed checkpoint" in again.stderr
             assert run("verify", target).code == 0
+        for kind, name in (("safetensors", "w"), ("torch", "w.pt"), ("dcp", "d")):
+            source = "s3://runs/w" if kind == "dcp" else names[0]
+            words = ("convert", source, "--to", kind, "--out", f"s3://runs/{name}")
+            done = run(*words)
+            assert done.code == 0 and "proof" in done.stdout, done.stderr
+            assert run(*words).code == 5 and run(*words, "--overwrite").code == 5
+            assert run("digest", f"s3://runs/{name}", "--only", "model.*").code == 0
+        left = fsspec.filesystem("s3").find("runs")
+        assert not any(".ckptctl-" in path or path.endswith(RESHARD) for path in left)
     assert contents(tmp_path / "step-12") == contents(fixture)
 
 

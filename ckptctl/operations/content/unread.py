@@ -46,9 +46,14 @@ def unproven_sources(opened: Opened, manifest: Manifest | None) -> tuple[str, ..
     here. Raises ``Findings`` where one does not fit.
     """
     promised = {file.path: file for file in manifest.files} if manifest is not None else {}
+    items = opened.checkpoint.items
+    crcs: dict[str, bool] = {}
+    for index, one in items.stored.items():
+        crcs[items.paths[index]] = crcs.get(items.paths[index], False) or one.crc is not None
+    bare = {path for path, recorded in crcs.items() if not recorded}  # saved without any CRC
     found = []
     for path in opened.checkpoint.sources:
-        if path.endswith(_WITH_CRC):
+        if path.endswith(_WITH_CRC) and path not in bare:
             continue
         record = promised.get(path)
         if record is None:

@@ -118,6 +118,9 @@ def _at_its_name(found: Destination, *, resume: bool, overwrite: bool) -> Destin
         raise Refused(f"{url} is a link; name the place that it leads to; nothing was written")
     hint = "; `overwrite` replaces what `ckptctl convert` wrote" if not overwrite else ""
     if kind != "directory":
+        begun = found.single and not found.renamed and _begun(found)
+        if begun and (resume or overwrite):
+            return found  # nothing has proven it yet
         if found.single and overwrite:
             replaced.may_replace_file(store, name, url)
             return _replacing(found)
@@ -152,6 +155,11 @@ def _at_its_name(found: Destination, *, resume: bool, overwrite: bool) -> Destin
     )
 
 
+def _begun(found: Destination) -> bool:
+    """Tell whether the record of an unfinished attempt is there."""
+    return any(entry.name == RESHARD for entry in _entries(found.store, found.notes) or ())
+
+
 def _replacing(found: Destination) -> Destination:
     if not found.renamed:
         raise Refused(
@@ -167,6 +175,14 @@ def _entries(store: Store, path: str) -> list[Entry] | None:
         return store.entries(path) if store.stat(path).kind == "directory" else None
     except NotFound:
         return []
+
+
+def _there(store: Store, path: str) -> Entry | None:
+    """Describe what has a name; None where nothing has it."""
+    try:
+        return store.stat(path)
+    except NotFound:
+        return None
 
 
 def need_space(store: WritableStore, size: int) -> None:
@@ -242,12 +258,11 @@ def publish(found: Destination) -> None:
     source = join(found.place, found.name) if found.single else found.place
     try:
         store.rename_directory(source, found.name)
-    except (StorageError, Refused):
-        if found.replaces:
+    except BaseException:
+        if found.replaces and _there(store, found.name) is None:
             store.rename_directory(aside, found.name)
         raise
     store.delete(join(found.place if found.single else found.name, RESHARD))
     if found.single:
         store.remove_directory(found.place)
-    if found.replaces:
-        replaced.remove(store, aside)
+    replaced.remove(store, aside)  # also what an attempt that was killed right here has left
