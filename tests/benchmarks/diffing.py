@@ -19,14 +19,18 @@ def diffing(settings: Settings) -> list[Row]:
     payload = sum(path.stat().st_size for path in a.glob("*.distcp")) / MIB
     by_digest, by_crc, by_reading = interleave(
         [
-            ckptctl("diff", *sealed),
+            ckptctl("diff", "--quick", *sealed),
             ckptctl("diff", "--quick", a, b),
             ckptctl("diff", a, b),
         ],
         settings,
     )
-    for usage, how in ((by_digest, "file digest"), (by_crc, "CRC-32"), (by_reading, "content")):
-        if f"{_KEYS:,} of {_KEYS:,} tensors equal ({_KEYS:,} by {how}" not in usage[0].output:
+    for usage, how in (
+        (by_digest, "file digest"),
+        (by_crc, "CRC-32"),
+        (by_reading, "content digest"),
+    ):
+        if f"{_KEYS:,} of {_KEYS:,} tensors equal ({_KEYS:,} by {how})" not in usage[0].output:
             raise RuntimeError(f"they were not compared by {how}:\n{usage[0].output[-2000:]}")
     count = float(run(script("inside.py", "our-diff-bytes", *sealed), settings.cache).output)
     title = f"diff, {_KEYS} tensors of 2 x {payload:.0f} MiB"

@@ -10,7 +10,7 @@ from measure import Goal, Row, Settings, ckptctl, compare, interleave, made
 
 def listing(settings: Settings) -> list[Row]:
     """List a run of 1,000 checkpoints."""
-    count = settings.scaled(1000, 50)
+    count = settings.scaled(1000, 20)
     roots: list[tuple[str, Path, Goal | None]] = [
         ("as the fixture", made(settings, "steps", count), Goal(0.2)),
         ("200 keys x 4 ranks", made(settings, "steps-large", count, 200, 4), None),

@@ -31,6 +31,11 @@ class Settings:
     full: bool
     rounds: int
 
+    @property
+    def warming(self) -> int:
+        """How many runs come before those that count; none where a single one is asked for."""
+        return int(self.rounds > 1)
+
     def scaled(self, full: int, small: int) -> int:
         """Return the first number in a full run, else the second."""
         return full if self.full else small
@@ -123,12 +128,12 @@ def run(command: Sequence[str], cwd: Path) -> Usage:
 
 
 def interleave(commands: Sequence[Sequence[str]], settings: Settings) -> list[list[Usage]]:
-    """Run the commands in turn; return the runs of each, without the first, which warms caches."""
+    """Run the commands in turn; return the runs of each, without those that warm caches."""
     runs: list[list[Usage]] = [[] for _ in commands]
-    for _ in range(settings.rounds + 1):
+    for _ in range(settings.warming + settings.rounds):
         for command, done in zip(commands, runs, strict=True):
             done.append(run(command, settings.cache))
-    return [done[1:] for done in runs]
+    return [done[settings.warming :] for done in runs]
 
 
 def compare(

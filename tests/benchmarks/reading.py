@@ -7,7 +7,7 @@ from measure import MIB, Goal, Row, Settings, compare, interleave, made, script
 
 def reading(settings: Settings) -> list[Row]:
     """Read the metadata of 2,000 tensors on 500 ranks."""
-    keys, ranks = settings.scaled(2000, 500), settings.scaled(500, 100)
+    keys, ranks = settings.scaled(2000, 200), settings.scaled(500, 50)
     path = made(settings, "metadata", keys, ranks) / ".metadata"
     commands = [script("inside.py", f"{who}-metadata", path) for who in ("our", "torch")]
     ours, peer = interleave(commands, settings)

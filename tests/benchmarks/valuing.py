@@ -14,7 +14,7 @@ _LEAST = Goal(0.6, at_least=True)
 
 def valuing(settings: Settings) -> list[Row]:
     """Verify 4 files of 512 MiB twice each: large and small items, two dtypes, and committed."""
-    size = settings.scaled(512, 32) * MIB
+    size = settings.scaled(512, 8) * MIB
     columns = 4096
     large = made(settings, "content", _RANKS, 4, size // 4 // columns // 4, columns)
     half = made(settings, "content", _RANKS, 4, size // 4 // columns // 2, columns, 2)

@@ -23,7 +23,7 @@ _THREADS = 2
 
 def content(settings: Settings) -> list[Row]:
     """Verify 4 files of 512 MiB: once with four large items in each, once with many small ones."""
-    size = settings.scaled(512, 32) * MIB
+    size = settings.scaled(512, 8) * MIB
     rows: list[Row] = []
     for name, keys, columns in (("large", 4, 4096), ("64 KiB", size // (64 << 10), 1024)):
         height = size // keys // columns // 4
