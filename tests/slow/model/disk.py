@@ -58,12 +58,16 @@ class Saved:
 
 @dataclass(frozen=True)
 class Said:
-    """One revision of the pointer: what it names, and the manifests that it turns its back on."""
+    """One revision of the pointer: what it names, and the manifests that it turns its back on.
+
+    ``maybe`` are those that were sealed while it was made: they came before it, or after it.
+    """
 
     number: int
     target: str
     manifest: bytes | None
     passed: frozenset[bytes] = frozenset()
+    maybe: frozenset[bytes] = frozenset()
 
 
 @dataclass
@@ -189,7 +193,8 @@ class Sight:
 
     def usable(self, *, full: bool) -> list[Seen]:
         """List what may be handed out, the newest first."""
-        passed = self.pointer.passed if self.pointer is not None else frozenset()
+        said = self.pointer
+        passed = said.passed | said.maybe if said is not None else frozenset()
         found = [one for one in self.checkpoints.values() if one.usable(full=full)]
         return sorted(
             (one for one in found if one.manifest not in passed and not self.other(one)),

@@ -248,8 +248,12 @@ class World:
         if sight.pointer_damaged:
             raise Broken("a damaged decision is not undone", f"{found.value.name} was handed out")
         self._may_be_handed_out(sight, found.value.name, full=full)
-        if found.value.name != usable[0].name:
-            what = f"{found.value.name}, and {usable[0].name} is as good"
+        said = sight.pointer
+        if said is not None and sight.checkpoints[found.value.name].manifest in said.maybe:
+            return
+        if not usable or found.value.name != usable[0].name:
+            best = usable[0].name if usable else "nothing"
+            what = f"{found.value.name}, and {best} is as good"
             raise Broken("the newest that is good", what)
 
     def _may_be_handed_out(self, sight: Sight, name: str, *, full: bool) -> None:
@@ -429,16 +433,16 @@ class World:
         after = self.look()
         for number, data in after.revisions.records.items():
             if number not in before.revisions.records and data not in self.memory.pointers:
-                passed = set(true.passed) if true is not None else set()
                 target = after.checkpoints.get(name) or before.checkpoints[name]
+                passed = set(true.passed) if true is not None else set()
+                maybe = set(true.maybe) if true is not None else set()
                 if rollback or before.pointer_damaged:  # who settles it means this one
-                    passed |= {
-                        one.manifest
-                        for one in after.checkpoints.values()
-                        if one.manifest is not None and one.step > target.step
-                    }
-                passed -= {target.manifest}
-                self.true = Said(number, name, target.manifest, frozenset(passed))
+                    passed |= _newer(before, target)
+                    maybe |= _newer(after, target) - _newer(before, target)
+                own = {target.manifest}
+                passed, maybe = passed - own, maybe - passed - own
+                manifest = target.manifest
+                self.true = Said(number, name, manifest, frozenset(passed), frozenset(maybe))
                 self.memory.pointers[data] = self.true
                 if found.code != 0 and not self.overlap:
                     raise Broken("what fails leaves nothing", f"the pointer moved: {found.said}")
@@ -633,6 +637,11 @@ class World:
             if len(found) == wanted:
                 break
         return found
+
+
+def _newer(sight: Sight, than: Seen) -> set[bytes]:
+    found = (one for one in sight.checkpoints.values() if one.step > than.step)
+    return {one.manifest for one in found if one.manifest is not None}
 
 
 def _step(said: Said | None) -> int:
