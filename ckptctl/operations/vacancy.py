@@ -54,6 +54,11 @@ _HARMLESS = pattern(
     re.IGNORECASE,
 )
 """Names of what no trainer takes for its state, though it need not be text."""
+_MIGHT_NAME = pattern(
+    r"(?:step|checkpoint|ckpt|iter(?:ation)?|epoch|update|save)s?[\W_]*\d|\d[\W_]*(?:steps?|iters?)",
+    re.IGNORECASE,
+)
+"""Names that somebody meant for a checkpoint, whatever else stands in them and whatever they are."""
 _SYSTEM = frozenset({".git", ".snapshot", "__pycache__", "lost+found", "node_modules"})
 _TEXT = bytes({7, 8, 9, 10, 11, 12, 13, 27} | set(range(0x20, 0x100)))
 
@@ -120,6 +125,8 @@ class _Look:
             elif entry.kind == "other":
                 if entry.target is not None:
                     yield f"{entry.path} is a link to {entry.target}, which is not there"
+                elif _named(entry.name) or entry.name.lower().endswith(_OF_STATE):
+                    yield f"{entry.path} is named like a checkpoint and is no file"
             else:
                 yield from self._file(entry)
 
@@ -136,25 +143,26 @@ class _Look:
             inside = self._store.entries(entry.path)
         except NotFound:
             return
-        ours = self._ours(entry, inside)
-        if ours:
-            yield ours
+        if entry.name.startswith("ckptctl.") or entry.name.endswith(RECORDS):
+            yield from self._ours(entry, inside)
+        elif not inside and _named(entry.name):
+            yield f"{entry.path} is named like a checkpoint and is empty"
         elif parse_name(entry.name.lstrip(".")).recognised and entry.name.startswith("."):
             yield f"{entry.path} is named like a save that was not finished"
         else:
             yield from self.below(inside, depth - 1)
 
-    def _ours(self, entry: Entry, inside: list[Entry]) -> str:
+    def _ours(self, entry: Entry, inside: list[Entry]) -> Iterator[str]:
         """Say what records of ours are left in a directory."""
-        if not (entry.name.startswith("ckptctl.") or entry.name.endswith(RECORDS)):
-            return ""
         if not any(self._files(one, 3) for one in inside):
-            return ""
-        if entry.name == TRASH:
-            return f"{entry.path} holds what `ckptctl prune` moved aside (`ckptctl undelete`)"
-        if entry.name == POINTERS:
-            return f"{entry.path} holds a pointer that says that there were some"
-        return f"{entry.path} holds records of a checkpoint"
+            if entry.name == POINTERS:
+                yield f"{entry.path} is empty, and only a promotion makes it"
+        elif entry.name == TRASH:
+            yield f"{entry.path} holds what `ckptctl prune` moved aside (`ckptctl undelete`)"
+        elif entry.name == POINTERS:
+            yield f"{entry.path} holds a pointer that says that there were some"
+        else:
+            yield f"{entry.path} holds records of a checkpoint"
 
     def _files(self, entry: Entry, depth: int) -> bool:
         if entry.kind != "directory" or entry.target is not None:
@@ -195,3 +203,7 @@ class _Look:
     def _resolved(self, path: str) -> str:
         url = self._store.url
         return path if "://" in url else os.path.realpath(posixpath.join(url, path))
+
+
+def _named(name: str) -> bool:
+    return parse_name(name.strip()).recognised or bool(_MIGHT_NAME.search(name))

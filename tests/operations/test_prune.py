@@ -21,6 +21,7 @@ from ckptctl.operations.retention.plan import plan
 from ckptctl.operations.retention.policy import Policy
 from ckptctl.storage.posix import PosixStore
 from conftest import FIXTURES
+from support import companions
 from support import damage as damage
 from support.cli import make_old, run, run_on_terminal
 from support.publish import Died, Stopping, Watched, ckptctl, done, newest, planted, refused
@@ -531,25 +532,26 @@ def add_trainer(root: Path, step: int, *, best: str = "") -> None:
     """Add a checkpoint as the HF Trainer writes it with FSDP: two DCP directories and more."""
     path = root / f"checkpoint-{step}"
     for part in ("pytorch_model_fsdp_0", "optimizer_0"):
-        shutil.copytree(FIXTURES / "fsdp2/step-12", path / part)
-    for name in ("scheduler.pt", "rng_state_0.pth"):
-        (path / name).write_bytes(b"x")
-    (path / "trainer_state.json").write_text(json.dumps({"best_model_checkpoint": best or None}))
+        shutil.copytree(FIXTURES / ("fsdp2/step-12" if step == 12 else "fsdp2/step-8"), path / part)
+    companions.trainer(path, step, ranks=4)
+    state = json.loads((path / "trainer_state.json").read_text())
+    state["best_model_checkpoint"] = best or None
+    (path / "trainer_state.json").write_text(json.dumps(state))
     make_old(path, days=10)
 
 
 def test_a_checkpoint_in_parts_goes_or_stays_as_one(tmp_path: Path) -> None:
-    for step in (900, 1000):
+    for step in (8, 12):
         add_trainer(tmp_path / "run", step)
-    kept = contents(tmp_path / "run" / "checkpoint-1000")
+    kept = contents(tmp_path / "run" / "checkpoint-12")
     done("prune", tmp_path / "run", "--keep-last", "1", "--yes")
-    assert remaining(tmp_path / "run") == {"checkpoint-1000"}
-    assert contents(tmp_path / "run" / "checkpoint-1000") == kept
+    assert remaining(tmp_path / "run") == {"checkpoint-12"}
+    assert contents(tmp_path / "run" / "checkpoint-12") == kept
 
 
 def test_the_best_that_a_trainer_records_is_kept(tmp_path: Path) -> None:
-    for step in (800, 900, 1000):
-        add_trainer(tmp_path / "run", step, best="/elsewhere/run/checkpoint-800")
+    for step in (4, 8, 12):
+        add_trainer(tmp_path / "run", step, best="/elsewhere/run/checkpoint-8")
     found = fates(tmp_path / "run", "--keep-last", "1")
-    assert found["checkpoint-800"] == (False, "best_model_checkpoint names it")
-    assert {path for path, (delete, _) in found.items() if delete} == {"checkpoint-900"}
+    assert found["checkpoint-8"] == (False, "best_model_checkpoint names it")
+    assert {path for path, (delete, _) in found.items() if delete} == {"checkpoint-4"}

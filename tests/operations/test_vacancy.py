@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,14 +80,35 @@ def _records(name: str) -> Callable[[Path], object]:
     return build
 
 
-@pytest.mark.parametrize(
-    "name", ["ckptctl.trash/00000001", "ckptctl.pointers/x", "ckptctl.attempts", "a.pt.ckptctl"]
-)
+@pytest.mark.parametrize("name", ["ckptctl.trash/00000001", "ckptctl.attempts", "a.pt.ckptctl"])
 def test_records_are_no_new_root_and_empty_folders_are(tmp_path: Path, name: str) -> None:
     (tmp_path / "a" / name).mkdir(parents=True)
     assert here(tmp_path / "a").remains == ()
     _records(name)(tmp_path / "b")
     assert len(here(tmp_path / "b").remains) == 1
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda root: os.mkfifo(root / "step-5"),
+        lambda root: os.mkfifo(root / "last.ckpt"),
+        lambda root: (root / "step-5\n").mkdir(),
+        lambda root: (root / " checkpoint 7 ").mkdir(),
+        lambda root: (root / "5").mkdir(),
+        lambda root: (root / "run/ckpt_9_old?").mkdir(parents=True),
+        lambda root: (root / "ckptctl.pointers/latest_committed").mkdir(parents=True),
+    ],
+)
+def test_a_name_is_enough_whatever_has_it(tmp_path: Path, build: Callable[[Path], object]) -> None:
+    build(tmp_path)
+    assert len(here(tmp_path).remains) == 1
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "version_0", "20261130/logs", "ckpt", "steps"])
+def test_folders_that_were_made_beforehand_are_no_checkpoints(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir(parents=True)
+    assert here(tmp_path).remains == ()
 
 
 def test_what_was_listed_is_said(tmp_path: Path) -> None:
