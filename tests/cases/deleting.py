@@ -416,6 +416,23 @@ POINTED = [
         links("../latest", "run/step-200"),
         "the link latest beside this root",
     ),
+    *(
+        stays(
+            f"a file beside the root with {how}",
+            writes("../resume_from", text),
+            "resume_from beside this root",
+        )
+        for how, text in {
+            "a path": "run/step-200\n",
+            "an absolute path": "{root}/step-200",
+            "quotes": '"./run/step-200/"\n',
+            "the path of a file": "run/step-200/.metadata",
+        }.items()
+    ),
+    prunes(
+        "a file beside the root with a name that leads elsewhere", writes("../note", "step-200")
+    ),
+    prunes("a file beside the root that is no text", writes("../core", b"\x00/\xff" * 9)),
     stays("our own pointer", each(promoted(1000), promoted(200, "--rollback")), "latest_committed"),
     refuses(
         "a pointer to what is not here",

@@ -243,7 +243,6 @@ def contents(path: Path) -> dict[str, str]:
     return {row.fqn: row.digest for row in ckptctl.digest(path).tensors}
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("to", OUT)
 def test_a_conversion_is_whole_or_not_there(to: str, tmp_path: Path) -> None:
     source = "source.pt" if to == "dcp" else "step-12"

@@ -14,7 +14,7 @@ from ckptctl.formats.base import read_small
 from ckptctl.model.manifest import LATEST, POINTERS
 from ckptctl.operations.find import DEPTH
 from ckptctl.operations.place import Place, split
-from ckptctl.operations.pointers import Beside, Known, in_text, is_pointer, recorded
+from ckptctl.operations.pointers import Beside, Known, in_one_line, in_text, is_pointer, recorded
 from ckptctl.storage import Entry, Store, open_store
 
 _LIMIT = 4096
@@ -69,7 +69,21 @@ class _Search:
         for entry in _beside_root(self._store):
             for target in self._led(entry):
                 self._found.add(target, f"the link {entry.name} beside this root leads to it")
+            written = self._written(entry) if entry.target is None else None
+            if written is not None:
+                self._found.add(written, f"{entry.name} beside this root names it")
         return self._found
+
+    def _written(self, entry: Entry) -> str | None:
+        """Return what a small file beside the root names, by a path that leads there and no other."""
+        try:
+            data = read_small(self._store, entry.path, _LIMIT)
+        except StorageError:
+            return None
+        text = in_text(data or b"")
+        if len(text.splitlines()) != 1:
+            return None
+        return self._known.led_to(posixpath.join(posixpath.dirname(entry.path), in_one_line(text)))
 
     def _walk(self, folder: str, depth: int) -> None:
         if folder in self._known.paths and folder not in self._known.members:
@@ -154,7 +168,7 @@ def _systems(name: str) -> bool:
 
 
 def _beside_root(store: Store) -> Iterator[Entry]:
-    """Yield the links that lie beside the root; they may lead into it."""
+    """Yield the links and small files that lie beside the root; they may lead into it."""
     parent, name = split(store.url)
     if not parent or not name or "://" in parent:
         return
@@ -163,6 +177,6 @@ def _beside_root(store: Store) -> Iterator[Entry]:
     except StorageError:  # what is above a root need not be listable
         return
     for entry in entries:
-        if entry.target is not None:
+        if entry.target is not None or (entry.kind == "file" and 0 < entry.size <= _LIMIT):
             path = os.path.relpath(posixpath.join(parent, entry.name), store.url)
             yield Entry(path, entry.kind, entry.size, entry.modified, entry.target)
