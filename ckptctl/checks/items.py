@@ -47,7 +47,7 @@ def _differences(
         yield f"it holds {list(payload.shape)}, the metadata says {list(box.sizes)}"
     record = next((r for r in seen.records if r.name == f"data/{payload.storage_key}"), None)
     if record is None:
-        if payload.storage_bytes:
+        if payload.storage_bytes >= 0:
             yield f"the record data/{payload.storage_key} that it views is not there"
     elif payload.storage_bytes >= 0 and record.size != payload.storage_bytes:
         yield (

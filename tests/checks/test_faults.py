@@ -16,7 +16,13 @@ from ckptctl.model.finding import Finding, Location
 from ckptctl.model.observation import ItemSeen
 from ckptctl.storage import open_store
 
-OF_ITEMS = {FaultKind.ITEM_STRUCTURE, FaultKind.UNSAFE_ITEM, FaultKind.UNSTABLE_READ}
+OF_ITEMS = {
+    FaultKind.ITEM_STRUCTURE,
+    FaultKind.UNSAFE_ITEM,
+    FaultKind.TOO_LARGE_ITEM,
+    FaultKind.TOO_DEEP_ITEM,
+    FaultKind.UNSTABLE_READ,
+}
 OF_FILES = {FaultKind.ALTERED_FILE, FaultKind.UNSTABLE_FILE}
 
 

@@ -6,7 +6,9 @@ Source of the names: ``torch/distributed/checkpoint/{metadata,filesystem}.py``, 
 from __future__ import annotations
 
 from ckptctl.errors import MalformedData
+from ckptctl.formats.pickles.allowed import is_platform
 from ckptctl.formats.pickles.effects import Attribute
+from ckptctl.formats.pickles.forms import looks_like_class
 from ckptctl.formats.pickles.stand_ins import DtypeName, Layout, layout
 from ckptctl.formats.pickles.unpickler import Function, Opaque, Stateful, size
 
@@ -181,7 +183,13 @@ def is_derived(found: object, stock: str) -> bool:
 
     A class of the stock name in another module is none: one flipped bit makes such a name.
     """
-    return isinstance(found, Opaque) and found.name != stock and not is_stock(found.module)
+    return (
+        isinstance(found, Opaque)
+        and found.name != stock
+        and looks_like_class(found.name)
+        and not is_platform(found.module)
+        and not is_stock(found.module)
+    )
 
 
 def dtype_name(properties: object) -> str:

@@ -32,7 +32,7 @@ from ckptctl.formats.dcp.classes import (
     sound_properties,
 )
 from ckptctl.formats.dcp.metadata import Parsed, read_rest, root_state
-from ckptctl.formats.pickles.stand_ins import DtypeName, Opaque, Sealed, opaque_class
+from ckptctl.formats.pickles.stand_ins import DtypeName, Function, Opaque, Sealed, opaque_class
 from ckptctl.model.checkpoint import Items, ObjectEntry, TensorEntry
 from ckptctl.model.dtypes import NAMES, canonical
 from ckptctl.model.geometry import Boxes
@@ -52,6 +52,7 @@ class _Columns:
         self.chunks: list[object] = []
         self.indices: list[object] = []
         self.places: list[object] = []
+        self.new_shapes: list[Any] = []
         self.new_offsets: list[Any] = []
         self.new_sizes: list[Any] = []
         # a number that does not fit 63 bits is refused on its way in
@@ -86,6 +87,15 @@ class _Columns:
             state.clear()
 
         return _filled_by(take)
+
+    def size_function(self) -> Function:
+        """Make what stands for ``torch.Size``; what it is given is looked at before the end."""
+
+        def size(numbers: Any, known: Callable[[Any], None] = self.new_shapes.append) -> Any:
+            known(numbers)
+            return numbers
+
+        return Function(size)
 
     def index_class(self) -> type:
         """Make the class whose instances give up the names and origins of items."""
@@ -134,6 +144,11 @@ class _Columns:
 
     def drain(self) -> None:
         """Take over all numbers that have come."""
+        if set(map(type, self.new_shapes)) - {tuple}:
+            raise Unusual
+        if set(map(type, chain.from_iterable(self.new_shapes))) - {int}:
+            raise Unusual
+        self.new_shapes.clear()
         for column, numbers, widths in (
             (self.new_offsets, self.chunk_offsets, self.offset_widths),
             (self.new_sizes, self.chunk_sizes, self.size_widths),
@@ -250,7 +265,7 @@ def _parse(stream: IO[bytes], size: int, source: str) -> Parsed:
         (METADATA, "MetadataIndex"): index,
         (FILESYSTEM, "_StorageInfo"): place,
         (OLMO_FILESYSTEM, "_StorageInfo"): place,
-        ("torch", "Size"): tuple,
+        ("torch", "Size"): columns.size_function(),
     }
     file = Draining(stream, size, columns.drain)
     unpickler = _Unpickler(file, table)

@@ -301,7 +301,7 @@ def _read_small(
     try:
         if tensor:
             return parse_payload(small["data.pkl"])
-        named_in(small["data.pkl"])
+        named_in(small["data.pkl"], {record.name: record.size for record in records})
     except MalformedData as error:
         kind = item_fault_kind(error)
         faults.append(replace(_fault(item, str(error)), kind=kind))

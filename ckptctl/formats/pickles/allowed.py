@@ -250,7 +250,7 @@ def may_make(module: str, name: str, args: Arguments) -> bool:
     """Tell whether an unknown class may be made with these arguments (``NEWOBJ``)."""
     return (
         not is_platform(module)
-        or not args
+        or (not args and (looks_like_class(name) or module.startswith("torch") or name == "object"))
         or (
             (module, name) in _MADE_WITH_ARGUMENTS
             and not any(isinstance(one, Function) for one in args)

@@ -5,7 +5,7 @@ Source: ``torch/_utils.py`` (``_rebuild_tensor_v2``, ``_rebuild_tensor_v3``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
@@ -149,6 +149,19 @@ class Storages:
         if self._known.setdefault(key, found) != found:
             raise MalformedData(f"it describes the storage {key[:40]} in two ways")
         return found
+
+    def problem(self, sizes: Mapping[str, int]) -> str:
+        """Say which storage is not there as it is described, or return the empty string.
+
+        ``sizes`` holds the bytes of the zip's records by name.
+        """
+        for key, storage in self._known.items():
+            size, declared = sizes.get(f"data/{key}"), storage.byte_size
+            if size is None:
+                return f"the record of the storage {key[:40]} is not there"
+            if declared is not None and declared != size:
+                return f"the storage {key[:40]} has {size} bytes, and {declared} are declared"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ arrays and objects of other classes as a ``Described`` that says what they are.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
 from ckptctl.errors import MalformedData
 from ckptctl.formats.pickles.built import MAX_VALUE, Array, Described, Stream, value_table
@@ -49,12 +50,17 @@ _MOST_VALUES, _DEEPEST, _WIDEST = 200_000, 50, 4096
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 
 
-def named_in(data: bytes) -> list[str]:
+def named_in(data: bytes, sizes: Mapping[str, int] | None = None) -> list[str]:
     """List the globals that a pickle of values names and this tool does not know.
 
-    Raises ``MalformedData`` where it cannot be read, ``RunsCode`` where it calls what it must not.
+    ``sizes`` holds the bytes of the records beside it: storages must be among them. Raises
+    ``MalformedData`` where it cannot be read, ``RunsCode`` where it calls what it must not.
     """
-    _, machine, _ = load(data, value_table(), persistent=Storages())
+    storages = Storages()
+    _, machine, _ = load(data, value_table(), persistent=storages)
+    problem = storages.problem(sizes) if sizes is not None else ""
+    if problem:
+        raise MalformedData(problem)
     return [f"{module}.{name}" for module, name in machine.unknown]
 
 

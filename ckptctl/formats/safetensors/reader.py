@@ -119,7 +119,7 @@ def _json(data: bytes, what: str) -> dict[str, Any]:
         return dict(found)
 
     try:
-        document = json.loads(data.decode("utf-8", "surrogatepass"), object_pairs_hook=pairs)
+        document = json.loads(data.decode("utf-8"), object_pairs_hook=pairs)
     except (ValueError, RecursionError):  # also a surrogate, and a number of very many digits
         raise MalformedData(f"{what} is no JSON") from None
     if not isinstance(document, dict):

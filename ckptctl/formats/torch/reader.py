@@ -15,7 +15,7 @@ from ckptctl.errors import MalformedData, TooDeep
 from ckptctl.formats.budget import Budget, fault_kind
 from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
 from ckptctl.formats.pickles.tensors import Storages, TensorRef
-from ckptctl.formats.pickles.unpickler import Opaque, load
+from ckptctl.formats.pickles.unpickler import Function, Opaque, load
 from ckptctl.formats.pickles.values import value_table
 from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.checkpoint import (
@@ -84,7 +84,11 @@ Places = dict[str, tuple[int, torchzip.Head]]
 def _read(reader: Reader, file: File) -> Checkpoint:
     pickle, places = _open(reader)
     unsafe: list[str] = []
-    root = load(pickle, value_table(), persistent=Storages(), unsafe=unsafe)[0]
+    storages = Storages()
+    root = load(pickle, value_table(), persistent=storages, unsafe=unsafe)[0]
+    problem = storages.problem({name: head.size for name, (_, head) in places.items()})
+    if problem:
+        raise MalformedData(problem)
     builder = _Builder(file, places, little=_little(reader, places))
     for path, value in flatten(root):
         builder.add(path, value)
@@ -161,6 +165,8 @@ def _name(key: object) -> str:
     """Return what a key is called in a flat state: its text, within bounds."""
     if type(key) is str:
         return key
+    if isinstance(key, type | Function):
+        raise MalformedData("a class or a function is a key")
     if isinstance(key, int) and key.bit_length() > _MOST_BITS:
         return f"integer of {key.bit_length()} bits"
     if isinstance(key, int | float | bytes | None):

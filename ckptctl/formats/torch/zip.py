@@ -121,7 +121,7 @@ def _heads(data: bytes, count: int, limit: int) -> tuple[Head, ...]:
 def _name(raw: bytes) -> str:
     """Return a record's name without the folder that all lie in."""
     try:
-        return raw.partition(b"/")[2].decode("utf-8")
+        return raw.decode("utf-8").partition("/")[2]
     except UnicodeDecodeError:
         raise MalformedData(f"record {raw[:80]!r}: its name is no text") from None
 
@@ -173,8 +173,16 @@ def data_start(header: bytes, head: Head) -> int:
     return int(head.header + LOCAL_SIZE + names + extras)
 
 
-SETTINGS = ("version", ".data/version", "byteorder", ".format_version", ".storage_alignment")
-"""Records that torch reads before it reads the pickle."""
+_ID = ".data/serialization_id"
+SETTINGS = (
+    "version",
+    ".data/version",
+    "byteorder",
+    ".format_version",
+    ".storage_alignment",
+    _ID,
+)
+"""Records that torch reads before or after it reads the pickle."""
 
 
 def problem(names: Collection[str], small: Mapping[str, bytes]) -> str:
@@ -196,6 +204,10 @@ def problem(names: Collection[str], small: Mapping[str, bytes]) -> str:
         return f"its version reads {version[:16]!r}"
     if small.get("byteorder", b"little") not in (b"little", b"big"):
         return f"its byte order reads {small['byteorder'][:16]!r}"
+    try:
+        small.get(_ID, b"").decode("utf-8")
+    except UnicodeDecodeError:
+        return f"its {_ID} is no text"
     if not small.get(".storage_alignment", b"64").strip().isdigit():
         return f"its alignment reads {small['.storage_alignment'][:16]!r}"
     return ""
