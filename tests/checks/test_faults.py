@@ -23,6 +23,7 @@ OF_ITEMS = {
     FaultKind.TOO_DEEP_ITEM,
     FaultKind.UNSTABLE_READ,
 }
+LOST = {FaultKind.ITEM_STRUCTURE, FaultKind.TOO_LARGE_ITEM, FaultKind.TOO_DEEP_ITEM}
 OF_FILES = {FaultKind.ALTERED_FILE, FaultKind.UNSTABLE_FILE}
 
 
@@ -46,7 +47,7 @@ def test_each_kind_is_reported_by_the_check_of_its_name(kind: FaultKind) -> None
     assert finding.check == kind.value
     assert finding.message == "it does not fit"
     assert finding.where.file == "a"
-    assert finding.loss == ("" if kind in OF_ITEMS - {FaultKind.ITEM_STRUCTURE} else finding.loss)
+    assert finding.loss == ("" if kind in OF_ITEMS - LOST else finding.loss)
 
 
 def test_no_check_is_there_twice() -> None:
