@@ -36,7 +36,8 @@ def explain(notes: Iterable[str], skipped: Iterable[Skipped], *, quiet: bool = F
         sys.stderr.write(f"ckptctl: note: {said(note)}\n")
     newer = [skip for skip in skipped if skip.newer]
     for skip in [*newer[:_MOST], *(skip for skip in skipped if not skip.newer)]:
-        sys.stderr.write(f"ckptctl: passed over {safe(skip.name or ".")}: {said(skip.reason)}\n")
+        name = safe(skip.name or ".")
+        sys.stderr.write(f"ckptctl: passed over {name}: {said(skip.reason)}\n")
     if len(newer) > _MOST:
         rest = len(newer) - _MOST
         sys.stderr.write(f"ckptctl: and {rest} more that are newer; --json names all of them\n")
