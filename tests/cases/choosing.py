@@ -750,13 +750,13 @@ ROLLED_BACK = [
         "it is moved into the trash in the moment in which it is promoted",
         committed(100, 200),
         ("promote", "{root}/step-100", "--require", "none"),
-        5,
-        says=("ckptctl undelete",),
+        facts={"moved": True},
         meanwhile=Meanwhile(
             "ckptctl.operations.publish.promote._ask_again",
             ran("prune", "{root}", "--keep-last", "1", "--min-age", "0m", "--yes"),
         ),
-        made=("ckptctl.trash/00000001/step-100", "step-200"),
+        made=("step-100/ckptctl.manifest.json", "step-200"),
+        gone=("ckptctl.trash/00000001",),
     ),
 ]
 

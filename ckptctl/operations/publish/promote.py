@@ -156,13 +156,19 @@ def promote(
     return result
 
 
-def _look_after(store: Store, place: Place) -> None:
-    """Tell what was moved away in that very moment; prune looks for the pointer after its move."""
-    if protocol.read_manifest(store, place.records) is None:
+def _look_after(store: WritableStore, place: Place) -> None:
+    """Bring back what was moved away in that very moment; prune looks for the pointer after its move."""
+    if protocol.read_manifest(store, place.records) is not None:
+        return
+    from ckptctl.operations.retention.trash import undelete
+
+    try:
+        undelete(store, place.path)
+    except CkptctlError as error:
         raise Refused(
             f"pointer {LATEST} names {place.path} now, and that was moved away in the same moment: "
-            "bring it back with `ckptctl undelete`, or promote another"
-        )
+            f"bring it back with `ckptctl undelete`, or promote another ({error})"
+        ) from None
 
 
 def _as_amended(store: Store, revision: PointerRevision) -> PointerRevision:
