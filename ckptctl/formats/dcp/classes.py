@@ -5,6 +5,8 @@ Source of the names: ``torch/distributed/checkpoint/{metadata,filesystem}.py``, 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ckptctl.errors import MalformedData
 from ckptctl.formats.pickles.allowed import is_platform
 from ckptctl.formats.pickles.effects import Attribute
@@ -38,6 +40,7 @@ class Record(Stateful):
 
     __slots__ = ("state",)
     state: object
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # as of torch's own dataclasses
 
     def __init__(self) -> None:
         """Begin without any field."""
@@ -79,6 +82,7 @@ class IndexRecord(Record):
     """``MetadataIndex``; hashed by identity, as two ranks' replicas may be equal."""
 
     __slots__ = ()
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 class StorageRecord(Record):

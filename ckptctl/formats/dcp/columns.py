@@ -86,7 +86,7 @@ class _Columns:
                 raise Unusual
             state.clear()
 
-        return _filled_by(take)
+        return _filled_by(take, __hash__=None)
 
     def size_function(self) -> Function:
         """Make what stands for ``torch.Size``; what it is given is looked at before the end."""
@@ -140,7 +140,7 @@ class _Columns:
             lengths(state["length"])
             state.clear()
 
-        return _filled_by(take)
+        return _filled_by(take, __hash__=None)
 
     def drain(self) -> None:
         """Take over all numbers that have come."""
@@ -163,8 +163,8 @@ class _Columns:
             column.clear()
 
 
-def _filled_by(take: Callable[..., None]) -> type:
-    return type("Collected", (), {"__slots__": (), "__setstate__": take})
+def _filled_by(take: Callable[..., None], **more: object) -> type:
+    return type("Collected", (), {"__slots__": (), "__setstate__": take, **more})
 
 
 class Draining:

@@ -118,7 +118,7 @@ CALLS: dict[tuple[str, str], Form] = {
     ("builtins", "slice"): rebuilt(1, 3),
     ("builtins", "range"): scalars(1, 3),
     ("_codecs", "encode"): lambda args: (
-        args[1:] in ((), ("latin1",), ("latin-1",)) and scalars(1, 2)(args)
+        len(args) > 0 and type(args[0]) is str and args[1:] in ((), ("latin1",), ("latin-1",))
     ),
     ("collections", "deque"): rebuilt(0, 2),
     ("collections", "Counter"): rebuilt(0, 1),

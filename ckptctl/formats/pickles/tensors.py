@@ -91,7 +91,20 @@ def _tensor(
     bits = _flags(flags)
     if "conj" in bits and dtype in ITEM_SIZE and not dtype.startswith("complex"):
         raise MalformedData(f"a tensor of {dtype} is marked as a conjugate")
-    return TensorRef(storage, dtype, offset[0], shape, stride, bits)
+    return _within(TensorRef(storage, dtype, offset[0], shape, stride, bits))
+
+
+def _within(found: TensorRef) -> TensorRef:
+    """Refuse a view of more than its storage has, as torch does wherever the tensor is kept."""
+    width, size = item_size(found.dtype), found.storage.byte_size
+    if width is not None and size is not None and all(found.shape):
+        steps = zip(found.shape, found.stride, strict=True)
+        reach = found.offset + 1 + sum((extent - 1) * stride for extent, stride in steps)
+        if reach * width > size:
+            raise MalformedData(
+                f"the tensor reaches {reach * width} bytes into a storage of {size} bytes"
+            )
+    return found
 
 
 def _dtype_of(storage: object) -> str:
@@ -217,15 +230,7 @@ def parse_tensor(data: bytes) -> Payload:
         raise MalformedData(f"data.pkl names {refused[0][:200]}, which torch refuses to load")
     if not isinstance(value, TensorRef):
         raise MalformedData(f"data.pkl holds a {type(value).__name__} where a tensor was expected")
-    width = item_size(value.dtype)
     size = value.storage.byte_size
-    if width is not None and size is not None and all(value.shape):
-        steps = zip(value.shape, value.stride, strict=True)
-        reach = value.offset + 1 + sum((extent - 1) * stride for extent, stride in steps)
-        if reach * width > size:
-            raise MalformedData(
-                f"the tensor reaches {reach * width} bytes into a storage of {size} bytes"
-            )
     return Payload(
         "plain",
         value.dtype,

@@ -209,6 +209,13 @@ def read(store: Store, path: str, files: Mapping[str, File]) -> Checkpoint:
     )
     for found in indexes.values():
         faults.extend(_index_faults(found, files, headers))
+    if named and len(named) == len(indexes):
+        unnamed = set(headers).difference(*named.values())
+        text = "no index names it, so that what it holds is not loaded"
+        faults.extend(
+            Fault(FaultKind.UNREFERENCED_FILE, text, Location(file=file))
+            for file in sorted(unnamed)
+        )
     return _assemble(files, headers, faults)
 
 

@@ -139,7 +139,12 @@ def numbers_of(tensor: torch.Tensor) -> bytes | None:
     if not plain.numel():
         return b""
     flat = torch.empty(plain.numel(), dtype=plain.dtype).copy_(plain.reshape(-1))
-    return bytes(flat.view(torch.uint8).numpy())
+    return booleans(bytes(flat.view(torch.uint8).numpy()), str(tensor.dtype))
+
+
+def booleans(data: bytes, dtype: str) -> bytes:
+    """Return the bytes with one spelling of what is true; of other dtypes as they are."""
+    return bytes(map(bool, data)) if dtype.endswith("bool") else data
 
 
 def same(

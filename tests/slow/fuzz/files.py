@@ -15,7 +15,7 @@ from ckptctl.formats.torch.reader import read as read_file
 from ckptctl.model.checkpoint import Checkpoint, File, TensorEntry
 from ckptctl.operations.content.tensors import TensorSource
 from slow.fuzz import pickling
-from slow.fuzz.cases import MOST, Difference, numbers_of, refusal, same, torch_loads
+from slow.fuzz.cases import MOST, Difference, booleans, numbers_of, refusal, same, torch_loads
 from slow.fuzz.items import ZipTarget, called
 from slow.fuzz.memory import Bytes, MemoryStore
 from slow.fuzz.metadata import saved
@@ -86,15 +86,16 @@ class TorchTarget(ZipTarget):
         return _compared(found, ours, theirs)
 
 
-def _tensors(found: Checkpoint, data: bytes) -> dict[str, bytes | str]:
+def _tensors(found: Checkpoint, body: bytes) -> dict[str, bytes | str]:
     """Read every tensor; one that cannot be read is the reason why, an empty one for its size."""
     read: dict[str, bytes | str] = {}
-    with TensorSource(MemoryStore({NAME: data}), "", found) as source:
+    with TensorSource(MemoryStore({NAME: body}), "", found) as source:
         for fqn, entry in found.entries.items():
             if isinstance(entry, TensorEntry):
                 try:
                     small = entry.numel <= MOST
-                    read[fqn] = b"".join(map(bytes, source.read(fqn))) if small else ""
+                    data = b"".join(map(bytes, source.read(fqn))) if small else b""
+                    read[fqn] = booleans(data, entry.dtype) if small else ""
                 except CkptctlError as error:
                     read[fqn] = str(error) or "no reason"
     return read
@@ -120,6 +121,8 @@ def _deep(value: Any) -> bool:
 def _compared(found: Checkpoint, ours: dict[str, bytes | str], theirs: object) -> str:
     outcome = "equal"
     expected = dict(_flat(theirs))
+    if any("<" in fqn for fqn in found.entries):
+        return "a key that is only described"
     if set(expected) != set(found.entries):
         detail = f"{sorted(found.entries)} and torch {sorted(expected)}"
         raise Difference("other keys", detail[:400])

@@ -6,8 +6,10 @@ list. Whatever else is named becomes a stand-in, and what would be called is not
 
 from __future__ import annotations
 
+import codecs
 import collections
 import io
+import pathlib
 import pickle
 import sys
 import types
@@ -36,7 +38,7 @@ class _Counted(_Frozen):
 
     def __call__(cls, *args: object, **kwargs: object) -> Any:
         cls.seen.add((cls.module, cls.name))  # type: ignore[attr-defined]
-        return cls.__new__(cls)
+        return object.__new__(cls)
 
 
 class StandIn(metaclass=_Counted):
@@ -47,6 +49,8 @@ class StandIn(metaclass=_Counted):
     seen: ClassVar[set[tuple[str, str]]] = set()
 
     def __new__(cls, *_: object, **__: object) -> StandIn:
+        if is_function(cls.module, cls.name):
+            raise TypeError("NEWOBJ class argument must be a type")
         return object.__new__(cls)
 
     def __setstate__(self, state: object) -> None:
@@ -94,6 +98,12 @@ def _plain(kind: Any, *allowed: type) -> _Call:
     return _Call(build)
 
 
+def _encode(words: Any, encoding: Any = "utf-8") -> bytes:
+    if not isinstance(words, str) or encoding not in ("utf-8", "latin1", "latin-1", "ascii"):
+        raise Refuses("another encoding, for which a module would be imported")
+    return codecs.encode(words, encoding)
+
+
 _ENUM = _Call(metadata._MEM_FORMAT_ENCODING)
 
 
@@ -126,9 +136,10 @@ METADATA: dict[tuple[str, str], Any] = {
     (_META, "_MEM_FORMAT_ENCODING"): _ENUM,
     ("builtins", "getattr"): _Call(_member),
     ("__builtin__", "getattr"): _Call(_member),
+    ("_codecs", "encode"): _Call(_encode),
     ("torch", "Size"): torch.Size,
     ("torch.serialization", "_get_layout"): _Call(torch.serialization._get_layout),
-    **dict.fromkeys(PATHS, _plain(__import__("pathlib").PurePosixPath, str)),
+    **dict.fromkeys(PATHS, _plain(pathlib.PurePosixPath, str)),
 }
 METADATA.update(
     {
@@ -155,7 +166,7 @@ VALUES: dict[tuple[str, str], Any] = {
     ("__builtin__", "set"): set,
     ("__builtin__", "frozenset"): frozenset,
     ("__builtin__", "complex"): complex,
-    ("_codecs", "encode"): _plain(__import__("_codecs").encode, str),
+    ("_codecs", "encode"): _Call(_encode),
 }
 
 

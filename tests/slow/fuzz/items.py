@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import torch
+import zstandard
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
@@ -35,6 +36,7 @@ from slow.fuzz.cases import (
     MOST,
     Difference,
     Target,
+    booleans,
     gaps,
     numbers_of,
     objections,
@@ -48,6 +50,9 @@ from slow.fuzz.memory import Bytes, MemoryStore
 from slow.fuzz.metadata import FOLDER, SAVE_ID, SHARD, saved
 
 KEY = "w"
+DESCRIPTOR = "stream.zstd/1"
+ZSTD = "zstd-"
+"""What the names of seeds begin with whose bytes are compressed on their way to the file."""
 
 
 def hand_made() -> Iterator[tuple[str, bytes]]:
@@ -132,29 +137,38 @@ class ItemTarget(ZipTarget):
     def __init__(self) -> None:
         super().__init__(hand_made())
 
+    def make(self, rng: random.Random) -> tuple[str, bytes]:
+        slot, data = super().make(rng)
+        if rng.random() < 0.95:
+            return slot, data
+        packed = zstandard.ZstdCompressor(level=1, write_checksum=rng.random() < 0.5).compress(data)
+        return ZSTD + slot, zips.flipped(rng, packed) if rng.random() < 0.5 else packed
+
     def judge(self, slot: str, data: bytes) -> str:
-        seen = scanned(data, tensor=True)
+        packed = slot.startswith(ZSTD)
+        seen = scanned(data, tensor=True, packed=packed)
         if seen.damage:
             return "reported"
         payload = seen.payload
         if payload is None or seen.unread:
-            return self._unsure(data, "gap" if seen.unread else "nothing said")
+            return self._unsure(data, "gap" if seen.unread else "nothing said", packed=packed)
         if payload.kind != "plain":
-            return self._unsure(data, "opaque")
+            return self._unsure(data, "opaque", packed=packed)
         entry = TensorEntry(
             KEY,
             payload.dtype,
             payload.shape,
             Boxes.of(len(payload.shape), [Box((0,) * len(payload.shape), payload.shape)]),
         )
-        ours = read(data, entry)
+        ours = read(data, entry, packed=packed)
         theirs: Any = None
         try:
-            theirs, _ = torch_loads(data, weights_only=True)
+            plain = unpacked(data) if packed else data
+            theirs, _ = torch_loads(plain, weights_only=True)
         except MemoryError:
             raise
         except Exception as error:
-            said = objections(verified(tree(data, entry)))
+            said = objections(verified(tree(data, entry, packed=packed)))
             if said:
                 return "reported by verify"
             raise refusal(error) from None
@@ -170,50 +184,59 @@ class ItemTarget(ZipTarget):
             return "refused when it is read" if ours else "too large to compare"
         else:
             return "equal"
-        if objections(verified(tree(data, entry))):
+        if objections(verified(tree(data, entry, packed=packed))):
             if difference == "other values":
                 raise Difference("other values in a digest, which verify reports", f"{ours!r}")
             return "reported by verify"
         raise Difference(difference, f"{payload} {ours!r} and torch {theirs}"[:500])
 
-    def _unsure(self, data: bytes, how: str) -> str:
+    def _unsure(self, data: bytes, how: str, *, packed: bool) -> str:
         """Where nothing was read of it, the verification must say so."""
-        found = verified(tree(data, None))
+        found = verified(tree(data, None, packed=packed))
         if objections(found, Severity.NOTE) or gaps(found):
             return f"not examined, and said ({how})"
         raise Difference(f"not examined, and not said ({how})")
 
 
-def scanned(data: bytes, *, tensor: bool) -> ItemSeen:
+def unpacked(data: bytes) -> bytes:
+    """Decompress an item as torch does, up to more than it may hold."""
+    return zstandard.ZstdDecompressor().stream_reader(data).read(4 * MOST)
+
+
+def scanned(data: bytes, *, tensor: bool, packed: bool = False) -> ItemSeen:
     """Look at an item as a verification does."""
-    item = Item(KEY, (0,) if tensor else None, SHARD, 0, len(data))
+    transforms = (DESCRIPTOR,) if packed else ()
+    item = Item(KEY, (0,) if tensor else None, SHARD, 0, len(data), transforms)
     (seen,) = scan_items(
         Bytes(data),
         [item],
         content=True,
         is_tensor=lambda _: tensor,
-        expected_bytes=lambda _: None,
+        expected_bytes=lambda _: MOST if packed else None,
         values=True,
     )
     return seen
 
 
-def read(data: bytes, entry: TensorEntry) -> bytes | str:
+def read(data: bytes, entry: TensorEntry, *, packed: bool) -> bytes | str:
     """Return the values as digest reads them; else why not, which is empty for too many of them."""
     if entry.numel > MOST:
         return ""
-    item = Item(KEY, (0,) * len(entry.shape), SHARD, 0, len(data))
+    transforms = (DESCRIPTOR,) if packed else ()
+    item = Item(KEY, (0,) * len(entry.shape), SHARD, 0, len(data), transforms)
     checkpoint = Checkpoint(
         "dcp", {SHARD: File(SHARD, len(data))}, (".metadata",), {KEY: entry}, Items.of([item])
     )
     try:
         with TensorSource(MemoryStore({SHARD: data}), "", checkpoint) as source:
-            return b"".join(bytes(block) for block in source.read(KEY))
+            return booleans(b"".join(map(bytes, source.read(KEY))), entry.dtype)
     except CkptctlError as error:
         return str(error) or "no reason"
 
 
-def tree(data: bytes, entry: TensorEntry | None, *, tensor: bool = True) -> dict[str, bytes]:
+def tree(
+    data: bytes, entry: TensorEntry | None, *, tensor: bool = True, packed: bool = False
+) -> dict[str, bytes]:
     """Return a checkpoint that has the item and nothing else."""
     state: dict[str, Any] = {KEY: BytesStorageMetadata()}
     index = MetadataIndex(KEY)
@@ -226,7 +249,7 @@ def tree(data: bytes, entry: TensorEntry | None, *, tensor: bool = True) -> dict
         state[KEY] = TensorStorageMetadata(
             TensorProperties(dtype=dtype), shape, [ChunkStorageMetadata(origin, shape)]
         )
-    place = _StorageInfo(SHARD, 0, len(data))
+    place = _StorageInfo(SHARD, 0, len(data), [DESCRIPTOR] if packed else None)
     meta = StorageMeta(save_id=SAVE_ID)
     found = pickle.dumps(Metadata(state, {KEY: (KEY,)}, {index: place}, meta), 4)
     return {f"{FOLDER}/.metadata": found, f"{FOLDER}/{SHARD}": data}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,10 +57,13 @@ def keep(target: Target, tally: Tally, seed: int, out: Path) -> None:
         label = re.sub(r"[^a-zA-Z0-9]+", "-", kind).strip("-").lower()[:60]
         path = folder / f"{slot_in_name(slot)}--{label}.bin"
         path.write_bytes(data)
+        if kind.startswith("the process ended"):
+            continue
         pid = os.fork()
         if not pid:
             try:
                 confine()
+                resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
                 path.write_bytes(shrunk(target, slot, data, kind))
             finally:
                 sys.stderr.flush()

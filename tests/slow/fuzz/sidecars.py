@@ -6,12 +6,13 @@ import hashlib
 import json
 import pickle
 import random
+import zlib
 from typing import Any
 
 import torch
 
 from slow.fuzz import pickling, zips
-from slow.fuzz.cases import Difference, Target, looked_at
+from slow.fuzz.cases import Difference, Target, looked_at, verified
 from slow.fuzz.metadata import described, saved
 from slow.fuzz.mutate import document, flipped, spelled, text
 
@@ -201,7 +202,7 @@ class SidecarTarget(Target):
     def judge(self, slot: str, data: bytes) -> str:
         tree, _, path = slot.partition(":")
         files = {**self.trees[tree], path: data}
-        found = looked_at(files)
+        found = looked_at(files) if zlib.crc32(data) % 4 == 0 else verified(files)
         for one in found:
             self._step(path, data, one.step)
         return str(found[0].verdict) if found else "no checkpoint"
