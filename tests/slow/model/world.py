@@ -146,6 +146,7 @@ class World:
         before = self.look()
         everybody = {act, other.act} if other is not None else {act}
         whole = {name: everything(self.root, name) for name in before.checkpoints}
+        saved = dict(self.memory.saved)
         self.turns.begin()
         if other is None:
             getattr(self, act)(a, b)
@@ -155,11 +156,13 @@ class World:
             self._overlapping(act, a, b, other)
         after = self.look()
         self.statistics.shapes.add(hash(after.shape()))
+        # a trainer may have saved anew under the name of what was just moved aside
+        anew = {name for name, one in self.memory.saved.items() if one is not saved.get(name)}
         if self.between is not None:
-            self._series(self.between, after, {act})
+            self._series(self.between, after, {act}, set())
             self.between = None
-        self._nothing_vanishes(before, after, whole, everybody)
-        self._series(before, after, everybody)
+        self._nothing_vanishes(before, after, whole, everybody, anew)
+        self._series(before, after, everybody, anew)
         self._pointer_leads_somewhere(before, after, everybody)
         if self.asking:
             self._resolve(after)
@@ -192,11 +195,12 @@ class World:
         after: Sight,
         whole: Mapping[str, Mapping[str, bytes]],
         everybody: set[str],
+        anew: set[str],
     ) -> None:
         """What was good is where it was, or in the trash, byte by byte."""
         harmed = everybody & {*HARMS, "empty_trash"}
         for name in before.checkpoints:
-            if name in after.checkpoints or harmed:
+            if (name in after.checkpoints and name not in anew) or harmed:
                 continue
             data = whole[name]
             copies = after.trash.get(name, ())
@@ -206,17 +210,17 @@ class World:
                 raise Broken("only prune removes", f"{name} went by {sorted(everybody)}")
         if everybody.isdisjoint(HARMS):
             for name, seen in before.checkpoints.items():
-                now = after.checkpoints.get(name)
+                now = after.checkpoints.get(name) if name not in anew else None
                 if seen.good(full=True) and now is not None and not now.good(full=True):
                     raise Broken("what stays is as good as it was", name)
 
-    def _series(self, before: Sight, after: Sight, everybody: set[str]) -> None:
+    def _series(self, before: Sight, after: Sight, everybody: set[str], anew: set[str]) -> None:
         """No record that is there is ever changed or taken away by a command."""
         if "lose" in everybody:
             return
         for path, data in before.records.items():
             name = path.partition("/")[0]
-            gone = name.startswith("step-") and name not in after.checkpoints
+            gone = name in anew or (name.startswith("step-") and name not in after.checkpoints)
             if not gone and after.records.get(path) != data:
                 raise Broken("records are only ever created", path)
 
