@@ -20,7 +20,7 @@ from ckptctl.formats.pickles.effects import Effects
 _SLICE = 1 << 15
 """Bytes between two looks at the budget."""
 
-_MOST_MEMO = 1 << 20
+_MOST_MEMO = 1 << 23
 _MOST_MARKS = 20_000
 _MOST_DIGITS = 4300
 

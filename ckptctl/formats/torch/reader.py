@@ -14,7 +14,7 @@ from ckptctl.crc import crc32
 from ckptctl.errors import MalformedData, TooDeep
 from ckptctl.formats.budget import Budget, fault_kind
 from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
-from ckptctl.formats.pickles.tensors import Storages, TensorRef
+from ckptctl.formats.pickles.tensors import StorageRef, Storages, TensorRef
 from ckptctl.formats.pickles.unpickler import Function, Opaque, load
 from ckptctl.formats.pickles.values import value_table
 from ckptctl.formats.torch import zip as torchzip
@@ -171,6 +171,8 @@ def _name(key: object) -> str:
         return f"integer of {key.bit_length()} bits"
     if isinstance(key, int | float | bytes | None):
         return str(key)
+    if isinstance(key, StorageRef | TensorRef):
+        raise MalformedData("a tensor or a storage is a key")
     return key.label() if isinstance(key, Opaque) else f"<{type(key).__name__}>"
 
 
