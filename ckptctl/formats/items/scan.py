@@ -31,6 +31,7 @@ QUICK_RUN = 256 << 10
 _QUICK_ITEM = 16 << 10
 _SMALL_RECORD = 1 << 20
 _LARGEST_PICKLE = 64 << 20
+_FOREIGN = "text in an unknown encoding, which is no torch.save item,"
 _OBJECT_LIMIT = 1 << 30
 
 _parse_small = lru_cache(maxsize=4096)(parse_tensor)
@@ -247,6 +248,9 @@ def _see_zip(
         if position != directory.start:
             raise MalformedData("bytes lie between the last record and the zip directory")
     except MalformedData as error:
+        if not tensor and not records and _is_text(data, length):
+            whole = RecordSeen("", base, length, 0)  # nobody kept a CRC of it
+            return ItemSeen(item, (whole,), Payload(kind=_FOREIGN), bytes_read=length)
         message = str(error)
         if not records and length > 9 and bytes(data.get(8, 9)) == b"{":
             message = "it holds safetensors bytes, which torch's own DCP reader cannot load either"
@@ -268,6 +272,19 @@ def _see_zip(
         values=values_of(payload, scanner, big=_big(small)) if values and payload else None,
         root=root,
     )
+
+
+def _is_text(data: ItemBytes, length: int) -> bool:
+    """Tell whether an item is text: what a planner wrote that does not use ``torch.save``."""
+    if not 0 < length <= _SMALL_RECORD:
+        return False
+    found = bytes(data.get(0, length))
+    if b"\0" in found or b"PK" in found:
+        return False
+    try:
+        return found.decode("utf-8").isprintable() or found.strip()[:1] in (b"{", b"[")
+    except UnicodeDecodeError:
+        return False
 
 
 def _scanner(record: str, small: Mapping[str, bytes]) -> Scanner | None:
