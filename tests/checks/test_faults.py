@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from ckptctl.checks import CHECKS, DIGEST_CHECKS, ITEM_CHECKS, STRUCTURE_CHECKS, Context, by_id
+from ckptctl.checks import (
+    CHECKS,
+    COMPANION_CHECKS,
+    DIGEST_CHECKS,
+    ITEM_CHECKS,
+    STRUCTURE_CHECKS,
+    Context,
+    by_id,
+)
 from ckptctl.checks.registry import TABLE
 from ckptctl.formats.safetensors import reader as safetensors
 from ckptctl.model.checkpoint import Checkpoint, Fault, FaultKind, File, Item
@@ -24,7 +32,7 @@ OF_ITEMS = {
     FaultKind.UNSTABLE_READ,
 }
 LOST = {FaultKind.ITEM_STRUCTURE, FaultKind.TOO_LARGE_ITEM, FaultKind.TOO_DEEP_ITEM}
-OF_FILES = {FaultKind.ALTERED_FILE, FaultKind.UNSTABLE_FILE}
+OF_FILES = {FaultKind.ALTERED_FILE, FaultKind.REWRITTEN_FILE, FaultKind.UNSTABLE_FILE}
 
 
 def asked(kind: FaultKind) -> list[Finding]:
@@ -37,7 +45,7 @@ def asked(kind: FaultKind) -> list[Finding]:
     faults = () if kind in OF_FILES else (fault,)
     checkpoint = Checkpoint("toy", {"a": File("a", 8)}, sources=("a",), faults=faults)
     context = Context.of(checkpoint, content_faults=(fault,) if kind in OF_FILES else ())
-    checks = DIGEST_CHECKS if kind in OF_FILES else STRUCTURE_CHECKS
+    checks = DIGEST_CHECKS if kind in OF_FILES else (*STRUCTURE_CHECKS, *COMPANION_CHECKS)
     return [f for check in checks for f in check.ask(context, None)]
 
 

@@ -153,7 +153,7 @@ def test_verifying_what_is_not(saved: Path, evil: str) -> None:
     for ended in both("verify", "step-12", "--quiet", cwd=saved.parent):
         assert ended.code == 10
     for ended in both("list", ".", cwd=saved.parent):
-        assert "incomplete" in ended.stdout
+        assert "unreadable" in ended.stdout
     machine = run("verify", "step-12", "--json", cwd=saved.parent)
     (found,) = machine.json()["checkpoints"]
     assert machine.stdout.isascii()

@@ -579,7 +579,7 @@ def test_tensors_that_are_payloads(
     hostile = whole(payload(name)) if alone else behind(good, payload(name))
     with pytest.raises(MalformedData):
         tensorpickle.parse_tensor(hostile)
-    numbers = {"data/0": b"\0" * 8}
+    numbers = {"data/0": b"\0" * 8, "version": b"3\n"}
     items = {
         "good": torch_zip({"data.pkl": good, **numbers}),
         "hostile": torch_zip({"data.pkl": hostile, **numbers}),
@@ -662,8 +662,9 @@ def test_item_bombs(measured: Measured, tmp_path: Path, name: str, kind: str) ->
 def test_bombs_among_objects_do_not_hide_the_others(measured: Measured, tmp_path: Path) -> None:
     root = tmp_path / "step-1"
     chosen = ("LONG_BINPUT of 2**32-1", "BYTEARRAY8 of 2**40", "lists 200,000 deep")
-    items = {name: torch_zip({"data.pkl": whole(ALL_BOMBS[name])}) for name in chosen}
-    items["plain"] = torch_zip({"data.pkl": whole(b"K\x07")})
+    version = {"version": b"3\n"}
+    items = {name: torch_zip({"data.pkl": whole(ALL_BOMBS[name]), **version}) for name in chosen}
+    items["plain"] = torch_zip({"data.pkl": whole(b"K\x07"), **version})
     write_checkpoint(root, items, tensors=False)
     assert len(measured("show", root)) == 4
     assert measured("show", root)[-1] == "int"

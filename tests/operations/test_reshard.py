@@ -30,6 +30,7 @@ from ckptctl.sharding.rank_policy import Policy
 from ckptctl.sharding.record import RESHARD, staging_name
 from ckptctl.storage.posix import PosixStore
 from conftest import FIXTURES
+from support import companions
 from support.cli import run, run_process
 from support.damage import flip_field, remove
 
@@ -589,9 +590,8 @@ def test_files_that_a_framework_needs_beside_the_shards_come_along(
     copy: Callable[..., Path], tmp_path: Path
 ) -> None:
     source, target = copy("ddp/step-12"), tmp_path / "out" / "step-12"
-    (source / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
-    (source / "common.pt").write_bytes(bytes(range(256)) * 9000)
-    (source / "integrity.json").write_text("{}")
+    companions.megatron(source, 12)
+    companions.digests(source)
     made(source, target, 3)
     for name in ("metadata.json", "common.pt"):
         assert (target / name).read_bytes() == (source / name).read_bytes()

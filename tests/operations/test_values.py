@@ -281,7 +281,12 @@ def test_values_before_their_description_are_a_gap(tmp_path: Path, order: str) -
         records = {"data/0": first, **records}
     else:
         late = records.pop("byteorder").replace(b"little", b"big")
-        records = {"data.pkl": first, "data/0": records["data/0"], "byteorder": late}
+        records = {
+            "data.pkl": first,
+            "data/0": records["data/0"],
+            "byteorder": late,
+            "version": b"3\n",
+        }
     seen = item_seen(tmp_path / "odd", torch_zip(records))
     assert seen.values == ValuesSeen(
         gap=Gap(GapKind.NOT_INTERPRETED, "their bytes come before what describes them")
@@ -772,7 +777,7 @@ def test_promote_refuses_nan(tmp_path: Path) -> None:
     done("commit", root / "step-8")
     said = refused("promote", root / "step-8", "--values", code=10)
     assert "nan-value: __1_0.distcp: 1 NaN among " in said
-    pointers = sorted((root / "ckptctl.pointers/latest_committed").iterdir())
+    pointers = sorted((root / "ckptctl.pointers/latest_committed").glob("*.json"))
     assert len(pointers) == 1
     done("promote", root / "step-8")
     assert "nan-value" in refused("promote", root / "step-8", "--values", code=10)

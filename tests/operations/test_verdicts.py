@@ -135,7 +135,7 @@ class TestNothingCompared:
 
     def test_a_conversion_of_no_tensor(self, save: Save, tmp_path: Path) -> None:
         out = tmp_path / "out.safetensors"
-        said = refused("convert", save({"step": 3}), "--to", "safetensors", "--out", out)
+        said = refused("convert", save({"step": 3}), "--to", "safetensors", "--out", out, code=10)
         assert "no tensor" in said
         assert not out.exists()
 
