@@ -248,7 +248,8 @@ def _see_zip(
         if position != directory.start:
             raise MalformedData("bytes lie between the last record and the zip directory")
     except MalformedData as error:
-        if not tensor and not records and _is_text(data, length):
+        # a planner chooses how objects are written; a file beside them has one form (and no key)
+        if item.fqn and not tensor and not records and _is_text(data, length):
             whole = RecordSeen("", base, length, 0)  # nobody kept a CRC of it
             return ItemSeen(item, (whole,), Payload(kind=_FOREIGN), bytes_read=length)
         message = str(error)
