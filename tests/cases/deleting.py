@@ -719,6 +719,32 @@ TRASH = [
 NOT_PROVEN = "not verified yet; nothing is deleted"
 """Files of ``torch.save`` are read, and not yet verified: none of them counts as kept."""
 
+GONE = ran("prune", "{root}", "--keep-last", "1", "--min-age", "0m", "--yes")
+MOVED = "was moved away or deleted in the same moment"
+
+AT_ONCE = [
+    Case(
+        "it is moved aside in the moment in which it is marked",
+        ALL,
+        ("quarantine", "{root}/step-200", "--reason", "odd", "--yes"),
+        5,
+        says=(MOVED,),
+        meanwhile=Meanwhile("ckptctl.storage.posix.PosixStore.prove", GONE),
+        gone=("step-200",),
+        then=ran("undelete", "{root}", "step-200"),
+    ),
+    Case(
+        "it is moved aside in the moment in which it is sealed",
+        each(ALL, saved(250)),
+        ("commit", "{root}/step-250"),
+        5,
+        says=(MOVED,),
+        meanwhile=Meanwhile("ckptctl.operations.publish.commit.refuse_changes", GONE),
+        gone=("step-250",),
+        then=ran("undelete", "{root}", "step-250"),
+    ),
+]
+
 SINGLE = [
     Case(
         "files of Lightning's",
@@ -749,5 +775,6 @@ CASES: list[Case] = [
     *MARKED,
     *(replace(case, name=f"while it waits: {case.name}") for case in WAITING),
     *TRASH,
+    *AT_ONCE,
     *SINGLE,
 ]

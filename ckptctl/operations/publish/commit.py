@@ -14,7 +14,7 @@ from ckptctl.errors import CkptctlError, Conflict, Findings, Refused, StorageErr
 from ckptctl.model.amendment import AMENDMENTS
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.finding import Stage
-from ckptctl.model.manifest import FileRecord, Manifest, Receipt
+from ckptctl.model.manifest import MANIFEST, FileRecord, Manifest, Receipt
 from ckptctl.model.names import parse_name
 from ckptctl.model.observation import Against
 from ckptctl.model.paths import join
@@ -37,6 +37,7 @@ from ckptctl.operations.publish.promises import promises_of
 from ckptctl.operations.publish.receipts import compare_receipts, receipts_of
 from ckptctl.operations.publish.stability import refuse_changes, settle
 from ckptctl.operations.publish.stopping import told_when_stopped
+from ckptctl.operations.publish.vanished import take_back
 from ckptctl.operations.verify.beside import Companions
 from ckptctl.operations.verify.options import Options as VerifyOptions
 from ckptctl.operations.verify.stages import Content, Identity, Structure, run_stages
@@ -148,6 +149,7 @@ def _committed(
         return replace(
             result_of(store, final, winner, options), changed=False, checked=result.checked
         )
+    take_back(store, replace(place, path=final), [join(records, MANIFEST)])
     return result
 
 

@@ -6,9 +6,12 @@ from ckptctl import protocol
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import Refused
 from ckptctl.model.manifest import QuarantineRecord
+from ckptctl.model.paths import join
 from ckptctl.model.result.answer import Answer
 from ckptctl.operations.place import Place
 from ckptctl.operations.publish.actor import actor, now
+from ckptctl.operations.publish.vanished import take_back
+from ckptctl.protocol.series import copy_path
 from ckptctl.storage import WritableStore
 
 
@@ -55,4 +58,6 @@ def set_mark(
     if not dry_run:
         store.prove()
         protocol.mark(store, place.records, record)
+        made = join(place.records, record.path)
+        take_back(store, place, [made, copy_path(made)])
     return Marked(place.path, quarantined, reason, record.revision, dry_run=dry_run)
