@@ -30,7 +30,8 @@ COMMANDS = {
     "dcp": ("convert", "SAFETENSORS", "--to", "dcp", "--world-size", "2"),
 }
 TELLING = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 from ckptctl.cli.main import main
 from ckptctl.storage.posix import PosixStore, PosixUpload
 def telling(function):
