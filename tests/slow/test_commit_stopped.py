@@ -97,6 +97,8 @@ def test_a_real_process_is_told_to_stop(tmp_path: Path, number: int, code: int) 
     shutil.copytree(FIXTURES / SOURCE, place)
     os.mkfifo(tmp_path / "gate")
     program = (
+        "import signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys, ckptctl.operations.publish.stability as s, time\n"
         f"s_open = open({str(tmp_path / 'gate')!r}, 'w')\n"
         "from ckptctl.operations.publish import commit\n"
