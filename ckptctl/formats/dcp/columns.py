@@ -164,7 +164,7 @@ class _Columns:
 
 
 def _filled_by(take: Callable[..., None], **more: object) -> type:
-    return type("Collected", (), {"__slots__": (), "__setstate__": take, **more})
+    return _NotCalled("Collected", (), {"__slots__": (), "__setstate__": take, **more})
 
 
 class Draining:
