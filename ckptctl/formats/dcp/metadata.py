@@ -27,6 +27,7 @@ from ckptctl.formats.dcp.classes import (
     sound_properties,
 )
 from ckptctl.formats.pickles.machine import Machine
+from ckptctl.formats.pickles.stand_ins import DtypeName
 from ckptctl.formats.pickles.unpickler import Opaque, load
 from ckptctl.model.checkpoint import (
     Entry,
@@ -264,7 +265,7 @@ def read_rest(parsed: Parsed, state: Mapping[str, object], *, old_properties: bo
 
 
 def _text(value: object) -> str | None:
-    return str(value) if isinstance(value, str) else None
+    return str(value) if isinstance(value, str) and not isinstance(value, DtypeName) else None
 
 
 def _written_by(

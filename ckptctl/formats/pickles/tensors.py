@@ -133,6 +133,9 @@ def _parameter(*args: object) -> object:
     data, grad, hooks = args
     if not isinstance(data, TensorRef | Opaque) or type(grad) is not bool:
         raise MalformedData("a parameter holds no tensor")
+    whole = isinstance(data, TensorRef) and data.dtype in ITEM_SIZE and data.dtype not in FLOATING
+    if grad and whole:
+        raise MalformedData("a gradient is wanted of a parameter of whole numbers")
     if not (hooks is None or type(hooks) in (dict, Ordered)):
         raise MalformedData("a parameter's hooks are no mapping")
     return data
@@ -199,7 +202,6 @@ TABLE: dict[tuple[str, str], object] = {
     ("torch._utils", "_rebuild_tensor_v3"): _arity(7, 8, _rebuild_v3),
     ("torch._utils", "_rebuild_parameter"): _arity(3, 3, _parameter),
     ("torch.storage", "UntypedStorage"): _StorageClass(None),
-    ("torch", "UntypedStorage"): _StorageClass(None),
     ("torch", "Size"): _arity(1, 1, size),
     ("torch.serialization", "_get_layout"): Function(layout),
     ("collections", "OrderedDict"): _arity(0, 1, ordered),

@@ -113,8 +113,9 @@ def _heads(data: bytes, count: int, limit: int) -> tuple[Head, ...]:
     # torch looks names up without regard to case, in the folder of the first record alone
     if len({head.raw_name.lower() for head in heads}) != len(heads):
         raise MalformedData("two records of the zip have the same name, or but for case")
-    if len({head.raw_name.partition(b"/")[0] for head in heads}) > 1:
-        raise MalformedData("the records of the zip lie in several folders")
+    folders = {head.raw_name.rpartition(b"/")[0].partition(b"/")[0] for head in heads}
+    if len(folders) > 1 or not all(b"/" in head.raw_name for head in heads):
+        raise MalformedData("the records of the zip lie in several folders or in none")
     return tuple(heads)
 
 

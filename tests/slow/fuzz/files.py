@@ -121,7 +121,7 @@ def _deep(value: Any) -> bool:
 def _compared(found: Checkpoint, ours: dict[str, bytes | str], theirs: object) -> str:
     outcome = "equal"
     expected = dict(_flat(theirs))
-    if any("<" in fqn for fqn in found.entries):
+    if any("<" in fqn for fqn in (*found.entries, *expected)):
         return "a key that is only described"
     if set(expected) != set(found.entries):
         detail = f"{sorted(found.entries)} and torch {sorted(expected)}"
