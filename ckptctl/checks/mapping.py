@@ -45,8 +45,7 @@ def _missing_entry(context: Context, _: None) -> Iterator[Hit]:
                 yield Hit("nothing says where it is stored", Location(file=source, fqn=fqn), fqn)
             continue
         for box in entry.boxes:
-            # a 0-d tensor and, in old releases, a whole one may be stored without an origin
-            if box.offsets not in have and not (None in have and len(entry.boxes) == 1):
+            if box.offsets not in have:  # torch asks for a whole tensor by its origin as well
                 part = describe(box, entry.shape)
                 yield Hit(
                     f"nothing says where {part} of it are stored",
@@ -66,9 +65,10 @@ def _unknown_entry(context: Context, _: None) -> Iterator[Hit]:
             )
         elif isinstance(entry, TensorEntry):
             origin = items.origins[index]
-            if origin is not None and context.boxes.number(fqn, origin) is None:
+            if origin is None or context.boxes.number(fqn, origin) is None:
+                place = "no chunk" if origin is None else f"a chunk at {list(origin)}"
                 yield Hit(
-                    f"bytes are stored for a chunk at {list(origin)} that the tensor does not have",
+                    f"bytes are stored for {place} that the tensor does not have",
                     context.where(items[index]),
                 )
 

@@ -37,6 +37,7 @@ from support.damage import (
     flip_field,
     flip_number,
     flip_text,
+    forget_origin,
     garble,
     load_with_torch,
     move_storage,
@@ -601,6 +602,20 @@ METADATA_CONTENT = [
         ".metadata",
         None,
         "train_state.step",
+    ),
+    *(
+        Row(
+            f"a {what} whose place is recorded without its origin",
+            partial(forget_origin, fqn=fqn),
+            ("missing-entry", "unknown-entry"),
+            ".metadata",
+            None,
+            fqn,
+        )
+        for what, fqn in (
+            ("number", "optimizer.state.up.bias.step"),
+            ("whole tensor", "rng.rank_2.torch"),
+        )
     ),
     Row(
         "a place recorded under a second key",

@@ -334,6 +334,15 @@ def drop_storage(checkpoint: Path, *, fqn: str, origin: Origin = None) -> None:
         del metadata.storage_data[key_of(metadata, fqn, origin)]
 
 
+def forget_origin(checkpoint: Path, *, fqn: str) -> None:
+    """Record the bytes of a tensor of one chunk as those of an object are: by its name alone."""
+    with edited(checkpoint) as metadata:
+        places = metadata.storage_data
+        metadata.storage_data = {
+            type(key)(key.fqn) if key.fqn == fqn else key: place for key, place in places.items()
+        }
+
+
 def repeat_storage(checkpoint: Path, *, fqn: str, origin: Origin = None, to: str) -> None:
     """Record the bytes of an entry under a second key."""
     with edited(checkpoint) as metadata:
