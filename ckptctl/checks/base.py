@@ -14,7 +14,7 @@ from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Fault, FaultKind, Ite
 from ckptctl.model.damage import describe_loss, describe_part
 from ckptctl.model.finding import Finding, Location, Severity, Stage, Touched
 from ckptctl.model.geometry import Tiling
-from ckptctl.model.observation import ItemSeen
+from ckptctl.model.observation import ItemSeen, Objects
 from ckptctl.model.seal import Seal
 from ckptctl.model.tensor_values import TensorValues
 from ckptctl.provenance.assessment import Assessment
@@ -80,7 +80,8 @@ class Check(Generic[Subject]):
 class Context:
     """What checks may look at: a checkpoint, and what has been learned of it so far.
 
-    ``content_faults`` are those of whole files, ``values`` what the numbers in tensors are like.
+    ``content_faults`` are those of whole files, ``values`` what the numbers in tensors are like,
+    ``objects`` in which form the objects that were looked at are written.
     ``beside`` is what companions that are text say.
     Each stage that learns something makes a new context with ``replace``; none is changed.
     """
@@ -93,6 +94,7 @@ class Context:
     beside: Beside = field(default_factory=Beside)
     content_faults: tuple[Fault, ...] = ()
     values: Mapping[str, TensorValues] = field(default_factory=dict)
+    objects: Objects = field(default_factory=Objects)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, seal: Seal | None = None, **known: Any) -> Context:

@@ -7,9 +7,9 @@ from math import prod
 
 from ckptctl.checks.base import Check, Context, Hit, from_item_faults
 from ckptctl.model.checkpoint import FaultKind, TensorEntry
-from ckptctl.model.damage import describe_part
+from ckptctl.model.damage import describe_loss, describe_part
 from ckptctl.model.dtypes import item_size
-from ckptctl.model.finding import Severity, Stage
+from ckptctl.model.finding import Severity, Stage, Touched
 from ckptctl.model.geometry import Box
 from ckptctl.model.observation import ItemSeen, Payload
 
@@ -68,6 +68,41 @@ def _oversized(context: Context, seen: ItemSeen) -> Iterator[Hit]:
             context.where(seen.item),
         )
 
+
+def _encoding(context: Context, _: None) -> Iterator[Hit]:
+    texts, saved = context.objects.texts, context.objects.saved
+    if not texts:
+        return
+    first = min(texts, key=lambda item: (item.path, item.offset))
+    more = len(texts) - 1
+    whose = f"{first.fqn} and {more} more objects are" if more else f"{first.fqn} is"
+    message = f"{whose} text, which no torch.save item is"
+    touched = Touched.of(item.fqn for item in texts)
+    if not saved:
+        yield Hit(message, context.where(first), touched=touched)
+        return
+    yield Hit(
+        f"{message}, and {saved} objects are: one planner writes all alike, so text may have been "
+        "written over what was saved",
+        context.where(first),
+        describe_loss(context.checkpoint, context.boxes, texts),
+        Severity.WARNING,
+        _ELSEWHERE,
+        touched,
+    )
+
+
+OBJECT_CHECKS: tuple[Check[None], ...] = (
+    Check(
+        "unknown-encoding",
+        Stage.ITEMS,
+        Severity.NOTE,
+        "Objects that are text: a planner of one's own may write so, and nothing here can check them.",
+        "`ckptctl commit {checkpoint}` gives them digests, once whoever wrote them has read them back",
+        _encoding,
+    ),
+)
+"""Asked once all objects have been looked at."""
 
 CHECKS: tuple[Check[ItemSeen], ...] = (
     Check(

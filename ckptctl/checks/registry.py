@@ -38,6 +38,9 @@ ITEM_CHECKS: tuple[Check[ItemSeen], ...] = (
 )
 """Asked of each item as its bytes are."""
 
+OBJECT_CHECKS = items.OBJECT_CHECKS
+"""Asked once all objects have been looked at."""
+
 DIGEST_CHECKS = records.DIGEST_CHECKS
 """Asked once the files that a manifest promises have been hashed."""
 
@@ -57,6 +60,7 @@ TABLE: Mapping[str, tuple[AnyCheck, ...]] = {
     "companions": COMPANION_CHECKS,
     "completeness": AUDIT_CHECKS,
     "items": ITEM_CHECKS,
+    "objects": OBJECT_CHECKS,
     "digests": DIGEST_CHECKS,
     "values": VALUE_CHECKS,
     "identity": IDENTITY_CHECKS,

@@ -38,6 +38,10 @@ class Payload:
     flags: tuple[str, ...] = ()
 
 
+TEXT = "text in an unknown encoding, which is no torch.save item,"
+"""The kind of an object that is text: a planner may write so, and text may lie over one."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecordSeen:
     """One record of an item's zip.
@@ -117,9 +121,26 @@ class ItemSeen:
     root: str = ""
 
     @property
+    def is_text(self) -> bool:
+        """True for an object that is text, and so was not written by ``torch.save``."""
+        return self.payload is not None and self.payload.kind == TEXT
+
+    @property
     def damage(self) -> str:
         """What shows that these are not the bytes that were written; empty for nothing."""
         if self.faults:
             return self.faults[0].message
         bad = next((record.name for record in self.records if record.damaged), None)
         return "" if bad is None else f"the CRC-32 of {bad} does not fit its bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """In which form objects were met: how many as ``torch.save`` writes them, and which as text."""
+
+    saved: int = 0
+    texts: tuple[Item, ...] = ()
+
+    def __add__(self, other: Objects) -> Objects:
+        """Add what was met elsewhere."""
+        return Objects(self.saved + other.saved, self.texts + other.texts)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ckptctl.formats.dcp import metadata as dcp_metadata
 from ckptctl.formats.items.scan import scan_items
 from ckptctl.formats.pickles.tensors import parse_tensor
-from ckptctl.model.checkpoint import Item
+from ckptctl.model.checkpoint import Item, ObjectEntry
+from ckptctl.model.finding import Severity, Stage
 from ckptctl.model.observation import ItemSeen
+from ckptctl.operations.verify.verify import Verdict
 from ckptctl.storage import open_store
+from support import cli
+from support.damage import accused, run
 from support.stores import torch_zip
 
 
@@ -54,3 +61,54 @@ def test_a_tensor_that_is_rebuilt_by_a_method_is_not_interpreted() -> None:
     """torch's weights-only reader refuses it as well; nothing is run here or there."""
     data = b"\x80\x02c__builtin__\ngetattr\ncfp8\nFp8\nX\x06\x00\x00\x00_again\x86R)R."
     assert parse_tensor(data).kind == "fp8.Fp8._again"
+
+
+def written_over(root: Path, *fqns: str) -> int:
+    """Write text over objects, or over all of them, at the same length and times; count them."""
+    parsed = dcp_metadata.parse((root / ".metadata").read_bytes(), ".metadata")
+    objects = [item for item in parsed.items if isinstance(parsed.entries[item.fqn], ObjectEntry)]
+    chosen = [item for item in objects if not fqns or item.fqn in fqns]
+    for item in chosen:
+        path = root / item.path
+        before = path.stat()
+        with path.open("r+b") as file:
+            file.seek(item.offset)
+            file.write((f'{{"a": "{"x" * item.length}')[: item.length - 2].encode() + b'"}')
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return len(chosen)
+
+
+SAVED = "no_dist/step-12"
+"""A fixture of which every file says its step, so that it is good without a manifest."""
+
+
+def test_text_over_one_object_of_many_is_a_warning(copy: Callable[..., Path]) -> None:
+    root = copy(SAVED)
+    assert run(root).verdict is Verdict.OK
+    assert written_over(root, "lr_scheduler.base_lrs", "train_state.epoch") == 2
+    result = run(root)
+    assert accused(result) == {"unknown-encoding"}
+    (finding,) = (f for f in result.report.findings if f.check == "unknown-encoding")
+    assert "lr_scheduler.base_lrs and 1 more objects are text" in finding.message
+    assert "25 objects are" in finding.message
+    assert "train_state.epoch" in finding.loss
+    assert result.verdict is Verdict.UNVERIFIED
+
+
+def test_objects_that_are_all_text_are_no_damage_and_not_proven(copy: Callable[..., Path]) -> None:
+    root = copy(SAVED)
+    count = written_over(root)
+    result = run(root)
+    (finding,) = (f for f in result.report.findings if f.check == "unknown-encoding")
+    assert finding.severity is Severity.NOTE
+    assert accused(result) == set()
+    assert result.verdict is Verdict.UNVERIFIED
+    rows = [row for row in result.report.coverage if row.stage in (Stage.ITEMS, Stage.CONTENT)]
+    assert [sum(gap.count for gap in row.gaps) for row in rows] == [count, count]
+
+
+def test_a_digest_tells_text_from_what_was_saved(copy: Callable[..., Path]) -> None:
+    root = copy(SAVED)
+    assert cli.run("commit", root).code == 0
+    written_over(root, "lr_scheduler.base_lrs")
+    assert "altered-file" in accused(run(root))

@@ -24,14 +24,13 @@ from ckptctl.formats.pickles.values import named_in
 from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.checkpoint import Fault, FaultKind, Item
 from ckptctl.model.finding import Location
-from ckptctl.model.observation import ItemSeen, Payload, RecordSeen
+from ckptctl.model.observation import TEXT, ItemSeen, Payload, RecordSeen
 from ckptctl.storage import Reader
 
 QUICK_RUN = 256 << 10
 _QUICK_ITEM = 16 << 10
 _SMALL_RECORD = 1 << 20
 _LARGEST_PICKLE = 64 << 20
-_FOREIGN = "text in an unknown encoding, which is no torch.save item,"
 _OBJECT_LIMIT = 1 << 30
 
 _parse_small = lru_cache(maxsize=4096)(parse_tensor)
@@ -251,7 +250,7 @@ def _see_zip(
         # a planner chooses how objects are written; a file beside them has one form (and no key)
         if item.fqn and not tensor and not records and _is_text(data, length):
             whole = RecordSeen("", base, length, 0)  # nobody kept a CRC of it
-            return ItemSeen(item, (whole,), Payload(kind=_FOREIGN), bytes_read=length)
+            return ItemSeen(item, (whole,), Payload(kind=TEXT), bytes_read=length)
         message = str(error)
         if not records and length > 9 and bytes(data.get(8, 9)) == b"{":
             message = "it holds safetensors bytes, which torch's own DCP reader cannot load either"

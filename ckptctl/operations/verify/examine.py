@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import field, replace
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from ckptctl.formats.items.scan import block_of, scan_items
 from ckptctl.hashing import Hasher, digest_of
 from ckptctl.model.checkpoint import Fault, FaultKind, Item, rank_of
 from ckptctl.model.finding import Coverage, Finding, Gap, GapKind, Location, Report, Severity, Stage
-from ckptctl.model.observation import Against, ItemSeen, ValuesSeen
+from ckptctl.model.observation import Against, ItemSeen, Objects, ValuesSeen
 from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress, Shared
 from ckptctl.operations.provenance.collect import Catcher, Collected, Plan
@@ -43,6 +43,7 @@ class Done:
     problem: str = ""
     collected: Collected | None = None
     against: Against = Against.NOTHING
+    objects: Objects = field(default_factory=Objects)
 
 
 class Examiner:
@@ -106,6 +107,7 @@ class Examiner:
         hasher = Hasher(unit.algorithm) if unit.algorithm else None
         collector = self._plan.collector(unit.path) if self._plan is not None else None
         keep = collector.wants if collector is not None else None
+        saved, texts = 0, list[Item]()
 
         def sink(block: bytes | memoryview) -> None:
             if hasher is not None:
@@ -122,6 +124,10 @@ class Examiner:
                     seen, found = self._look_again(seen, found, unit)
                 findings.extend(found)
                 tally.add(seen)
+                if seen.is_text:
+                    texts.append(seen.item)
+                elif self._is_saved_object(seen):
+                    saved += 1
                 values.add(seen, bad=_accuses(found))
                 if collector is not None:
                     collector.add(seen)
@@ -136,7 +142,15 @@ class Examiner:
             return Done(unit, report, problem=str(error))
         collected = collector.done() if collector is not None else None
         report = Report.of(findings, tally.coverage(""))
-        return Done(unit, report, digest, faults, collected=collected, against=tally.against)
+        return Done(
+            unit,
+            report,
+            digest,
+            faults,
+            collected=collected,
+            against=tally.against,
+            objects=Objects(saved, tuple(texts)),
+        )
 
     def _scan(
         self,
@@ -173,6 +187,12 @@ class Examiner:
             return False
         with self._located.open(seen.item.path) as reader:
             return reader.read(0, min(reader.size, len(LEGACY))) != LEGACY
+
+    def _is_saved_object(self, seen: ItemSeen) -> bool:
+        """Tell whether an item is an object in the form that ``torch.save`` gives it."""
+        if seen.payload is not None or seen.faults or not seen.records or not seen.item.fqn:
+            return False
+        return not self._context.boxes.is_tensor(seen.item.fqn)
 
     def _ask(self, seen: ItemSeen) -> list[Finding]:
         return [finding for check in self._checks for finding in check.ask(self._context, seen)]

@@ -14,13 +14,14 @@ from ckptctl.checks import (
     DIGEST_CHECKS,
     IDENTITY_CHECKS,
     ITEM_CHECKS,
+    OBJECT_CHECKS,
     STRUCTURE_CHECKS,
     VALUE_CHECKS,
     Context,
 )
 from ckptctl.model.checkpoint import Fault, FaultKind, TensorEntry
 from ckptctl.model.finding import Coverage, Gap, GapKind, Report, Stage
-from ckptctl.model.observation import Against
+from ckptctl.model.observation import Against, Objects
 from ckptctl.operations.provenance.collect import Collection, Plan
 from ckptctl.operations.provenance.evidence import coverage_of as identity_coverage
 from ckptctl.operations.provenance.evidence import gather
@@ -95,12 +96,13 @@ class Content:
         leave_out(context.values, chosen.astray)
         reports, unread = [Report.of(coverage=chosen.rows)], list[str]()
         faults, digests, problem = list[Fault](), dict[str, tuple[int, str]](), ""
-        checked = dict[str, Against]()
+        checked, objects = dict[str, Against](), Objects()
         for done in examiner.run(chosen.units, label=work.located.url, executor=work.executor):
             reports.append(done.report)
             problem = problem or done.problem
             collected.add(done.collected)
             faults += done.faults
+            objects += done.objects
             if not done.unit.expected:
                 digests[done.unit.path] = done.unit.size, done.digest
                 checked.setdefault(done.unit.path, done.against)
@@ -112,7 +114,7 @@ class Content:
         reports += _second_look(work, context, examiner, faults)
         damaged = {f.where.file for one in reports for f in one.findings if f.where.file}
         faults = weigh_digests(context, faults, damaged)
-        context = replace(context, content_faults=tuple(faults))
+        context = replace(context, content_faults=tuple(faults), objects=objects)
         report = Report.all(reports)
         work = work.found(
             report,
@@ -123,6 +125,7 @@ class Content:
             checked=checked,
             unread=tuple(unread),
         )
+        work = work.ask(OBJECT_CHECKS, context, examined=bool(objects.saved or objects.texts))
         hashed = any(row.examined for row in report.coverage if row.unit == "files")
         return work.ask(DIGEST_CHECKS, context, _absent(context), examined=hashed)
 

@@ -15,6 +15,7 @@ _DOUBTS = {
     "newer-than-metadata": "their times do not fit one save",
     "odd-time": "their times do not fit one save",
     "odd-counter": "a counter is out of line",
+    "unknown-encoding": "some of it is in an unknown encoding",
     "shared-shard": "some are equal in another checkpoint",
 }
 """Notes with which a checkpoint is not called good on its files' word alone."""
