@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptctl.errors import MalformedData, TooDeep, TooLarge
+from ckptctl.errors import MalformedData, StorageError, TooDeep, TooLarge
 from ckptctl.formats.dcp import apart
 from ckptctl.formats.dcp.metadata import Parsed
 from ckptctl.formats.items import transforms
@@ -22,6 +22,7 @@ from ckptctl.formats.torch.reader import flatten
 from ckptctl.model.checkpoint import FaultKind, Item, Stored, rank_of
 from ckptctl.storage import open_store
 from ckptctl.storage.posix import PosixStore
+from support import cli
 from support.stores import torch_zip
 
 MIB = 1 << 20
@@ -84,6 +85,51 @@ def test_a_child_that_cannot_be_started_leaves_it_to_the_careful_reader(
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     assert parsed(tmp_path, good).entries == fast.entries
     assert len(fast.items) == 100
+
+
+HEALTHY = (Path(__file__).parents[2] / "fixtures/no_dist/step-12/.metadata").read_bytes()
+
+
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM"])
+def test_a_child_that_somebody_ends_tells_nothing_of_the_metadata(
+    copy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    monkeypatch.setattr(apart, "FAST_FROM", 0)
+    ended = f"import os, signal; os.kill(os.getpid(), signal.{number})"
+    monkeypatch.setattr(apart, "_CHILD", ended)
+    with pytest.raises(StorageError, match=f"ended from outside .{number}"):
+        parsed(copy("no_crc/step-1"), HEALTHY)
+    verified = cli.run("verify", copy("no_dist/step-12"))
+    assert verified.code == 4
+    assert "too-large" not in verified.stdout + verified.stderr
+
+
+def test_a_tighter_limit_of_somebody_else_is_no_fault_of_the_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "FAST_FROM", 0)
+    tight = (
+        "import resource, sys; sys.path[:] = {path!r}; "
+        "from ckptctl.formats.dcp import apart, columns; "
+        "columns.parse_columns = lambda *_: bytearray(1 << 40); "
+        "resource.setrlimit(resource.RLIMIT_AS, (256 << 20,) * 2); apart.main({size})"
+    )
+    monkeypatch.setattr(apart, "_CHILD", tight)
+    found = parsed(tmp_path, HEALTHY)
+    assert len(found.items) == 46
+    assert found.faults == []
+
+
+def test_what_an_allocator_reserves_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "FAST_FROM", 0)
+    monkeypatch.setattr(apart, "parse", None)  # the careful reader must not be asked
+    reserving = apart._CHILD.replace(
+        "import sys;", "import mmap, sys; held = mmap.mmap(-1, 2 << 30, flags=mmap.MAP_PRIVATE);"
+    )
+    monkeypatch.setattr(apart, "_CHILD", reserving)
+    assert parsed(tmp_path, HEALTHY).faults == []
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,15 @@ the child has understood comes back as plain columns.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from array import array
+from pathlib import Path
 from typing import IO, Any
 
-from ckptctl.errors import MalformedData, TooDeep, TooLarge
+from ckptctl.errors import MalformedData, StorageError, TooDeep, TooLarge
 from ckptctl.formats.budget import fault_kind
 from ckptctl.formats.dcp.metadata import Parsed, parse
 from ckptctl.formats.pickles.unpickler import MAX_SIZE
@@ -33,7 +36,11 @@ _UNUSUAL, _LARGE = 3, 4
 _CHILD = (
     "import sys; sys.path[:] = {path!r}; from ckptctl.formats.dcp.apart import main; main({size})"
 )
-_SIGSEGV, _SIGBUS = -11, -7
+_DEEP, _ENDED = (
+    frozenset(-getattr(signal, name) for name in names if hasattr(signal, name))
+    for names in (("SIGSEGV", "SIGBUS"), ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"))
+)
+"""How a child ends whose stack overflows, and how only somebody else ends it."""
 
 
 def parse_metadata(reader: Reader, source: str) -> Parsed:
@@ -70,7 +77,11 @@ def _looks_usual(reader: Reader) -> bool:
 
 
 def parse_apart(reader: Reader, source: str) -> Parsed | None:
-    """Return what a child understood, or None for metadata of an unusual form."""
+    """Return what a child understood, or None for metadata of an unusual form.
+
+    Raises ``MalformedData`` for what the child's limits ended, and ``StorageError`` where somebody
+    else ended the child, as a machine does that runs out of memory: that tells nothing.
+    """
     code = _CHILD.format(path=sys.path, size=reader.size)
     try:
         child = subprocess.Popen(  # noqa: S603 - this very interpreter, with code of ours
@@ -79,7 +90,7 @@ def parse_apart(reader: Reader, source: str) -> Parsed | None:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):  # there may be no path to this interpreter
         return None
     with child:
         assert child.stdin is not None and child.stdout is not None  # noqa: S101
@@ -99,7 +110,10 @@ def parse_apart(reader: Reader, source: str) -> Parsed | None:
         status = child.wait()
     if status == 0:
         return found
-    if status in (_SIGSEGV, _SIGBUS):
+    if status in _ENDED:
+        number = signal.Signals(-status).name
+        raise StorageError(f"{source}: the process that read it was ended from outside ({number})")
+    if status in _DEEP:
         raise TooDeep("it nests too deeply to be loaded")
     if status < 0 or status == _LARGE:
         raise TooLarge("what it describes takes far more memory or time than its own size")
@@ -108,7 +122,7 @@ def parse_apart(reader: Reader, source: str) -> Parsed | None:
 
 def main(size: int) -> None:
     """Be the child: read metadata from the standard input and write columns to the output."""
-    _limit(size)
+    limited = _limit(size)
     from ckptctl.formats.dcp.columns import Unusual, parse_columns
     from ckptctl.formats.pickles.unpickler import no_collector
 
@@ -119,31 +133,53 @@ def main(size: int) -> None:
     except Unusual:
         _leave(_UNUSUAL)
     except MemoryError:
-        _leave(_LARGE)
+        _leave(_LARGE if limited else _UNUSUAL)
     _leave(0)
 
 
 def _leave(status: int) -> None:
     """End at once: what millions of objects were worth is given back by the kernel."""
-    import os
-
     os._exit(status)
 
 
-def _limit(size: int) -> None:
+def _limit(size: int) -> bool:
+    """Limit what this process takes; tell whether the limit of its memory is one of ours.
+
+    Under a tighter one, which a shell or a batch system has set, running out says nothing about the
+    metadata. Where none can be set, as on macOS, the careful reader has to do without this process.
+    """
     try:
         import resource
     except ImportError:  # no such thing on Windows
-        return
-    memory = _MEMORY + _MEMORY_PER_BYTE * size
+        return False
+    memory = _mapped() + _MEMORY + _MEMORY_PER_BYTE * size
     seconds = int(_SECONDS + _SECONDS_PER_MIB * (size // _MIB))
-    for kind, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds)):
-        soft, hard = resource.getrlimit(kind)
-        if (soft == resource.RLIM_INFINITY or soft > most) and (
-            hard == resource.RLIM_INFINITY or hard >= most
-        ):
-            resource.setrlimit(kind, (most, hard))
+    ours = _lower(resource, resource.RLIMIT_AS, memory, memory)
+    # a second more, in which SIGXCPU ends it: SIGKILL may come from anybody
+    _lower(resource, resource.RLIMIT_CPU, seconds, seconds + 1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    return ours
+
+
+def _lower(resource: Any, kind: int, soft: int, hard: int) -> bool:
+    """Set a limit of this process; return False where there is a tighter one already."""
+    limits = [one for one in resource.getrlimit(kind) if one != resource.RLIM_INFINITY]
+    if min(limits, default=hard) < hard:
+        return False
+    try:
+        resource.setrlimit(kind, (soft, hard))
+    except (OSError, ValueError):
+        _leave(_UNUSUAL)
+    return True
+
+
+def _mapped() -> int:
+    """Return the bytes that are mapped by now: an allocator or a sanitizer may reserve very many."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
 
 
 def send(parsed: Parsed, out: IO[bytes]) -> None:
