@@ -70,7 +70,10 @@ def _oversized(context: Context, seen: ItemSeen) -> Iterator[Hit]:
 
 
 def _encoding(context: Context, _: None) -> Iterator[Hit]:
-    texts, saved = context.objects.texts, context.objects.saved
+    """One planner writes all alike, or JSON where it can: other text lies over what was saved."""
+    objects = context.objects
+    mixed = bool(objects.saved)
+    texts = (objects.loose if mixed else ()) or objects.texts
     if not texts:
         return
     first = min(texts, key=lambda item: (item.path, item.offset))
@@ -78,15 +81,15 @@ def _encoding(context: Context, _: None) -> Iterator[Hit]:
     whose = f"{first.fqn} and {more} more objects are" if more else f"{first.fqn} is"
     message = f"{whose} text, which no torch.save item is"
     touched = Touched.of(item.fqn for item in texts)
-    if not saved:
+    if not mixed:
         yield Hit(message, context.where(first), touched=touched)
         return
     yield Hit(
-        f"{message}, and {saved} objects are: one planner writes all alike, so text may have been "
-        "written over what was saved",
+        f"{message}, and {objects.saved} objects are such: text may have been written over what "
+        "was saved",
         context.where(first),
         describe_loss(context.checkpoint, context.boxes, texts),
-        Severity.WARNING,
+        Severity.ERROR if objects.loose else Severity.WARNING,
         _ELSEWHERE,
         touched,
     )
@@ -97,7 +100,8 @@ OBJECT_CHECKS: tuple[Check[None], ...] = (
         "unknown-encoding",
         Stage.ITEMS,
         Severity.NOTE,
-        "Objects that are text: a planner of one's own may write so, and nothing here can check them.",
+        "Objects that are text, which a planner of one's own may write. Beside torch.save items: a "
+        "warning, and an error for what is not even JSON.",
         "`ckptctl commit {checkpoint}` gives them digests, once whoever wrote them has read them back",
         _encoding,
     ),

@@ -39,7 +39,8 @@ class Payload:
 
 
 TEXT = "text in an unknown encoding, which is no torch.save item,"
-"""The kind of an object that is text: a planner may write so, and text may lie over one."""
+JSON = f"JSON {TEXT}"
+"""The kinds of an object that is text: a planner may write so, and text may lie over one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,12 @@ class ItemSeen:
     @property
     def is_text(self) -> bool:
         """True for an object that is text, and so was not written by ``torch.save``."""
-        return self.payload is not None and self.payload.kind == TEXT
+        return self.payload is not None and self.payload.kind in (TEXT, JSON)
+
+    @property
+    def is_json(self) -> bool:
+        """True for an object that is JSON, which whoever saved it may well have written."""
+        return self.payload is not None and self.payload.kind == JSON
 
     @property
     def damage(self) -> str:
@@ -136,11 +142,15 @@ class ItemSeen:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """In which form objects were met: how many as ``torch.save`` writes them, and which as text."""
+    """In which form objects were met: how many as ``torch.save`` writes them, and which as text.
+
+    ``loose`` are those of ``texts`` that are no JSON.
+    """
 
     saved: int = 0
     texts: tuple[Item, ...] = ()
+    loose: tuple[Item, ...] = ()
 
     def __add__(self, other: Objects) -> Objects:
         """Add what was met elsewhere."""
-        return Objects(self.saved + other.saved, self.texts + other.texts)
+        return Objects(self.saved + other.saved, self.texts + other.texts, self.loose + other.loose)

@@ -63,7 +63,11 @@ def test_a_tensor_that_is_rebuilt_by_a_method_is_not_interpreted() -> None:
     assert parse_tensor(data).kind == "fp8.Fp8._again"
 
 
-def written_over(root: Path, *fqns: str) -> int:
+def json_of(length: int) -> bytes:
+    return b'{"a": "' + b"x" * (length - 9) + b'"}'
+
+
+def written_over(root: Path, *fqns: str, text: Callable[[int], bytes] = json_of) -> int:
     """Write text over objects, or over all of them, at the same length and times; count them."""
     parsed = dcp_metadata.parse((root / ".metadata").read_bytes(), ".metadata")
     objects = [item for item in parsed.items if isinstance(parsed.entries[item.fqn], ObjectEntry)]
@@ -73,7 +77,7 @@ def written_over(root: Path, *fqns: str) -> int:
         before = path.stat()
         with path.open("r+b") as file:
             file.seek(item.offset)
-            file.write((f'{{"a": "{"x" * item.length}')[: item.length - 2].encode() + b'"}')
+            assert file.write(text(item.length)) == item.length
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     return len(chosen)
 
@@ -93,6 +97,21 @@ def test_text_over_one_object_of_many_is_a_warning(copy: Callable[..., Path]) ->
     assert "25 objects are" in finding.message
     assert "train_state.epoch" in finding.loss
     assert result.verdict is Verdict.UNVERIFIED
+
+
+@pytest.mark.parametrize("text", [b"x", b"{", b"[1, ", b"ERROR 500 "])
+def test_other_text_beside_saved_objects_is_an_error(
+    copy: Callable[..., Path], text: bytes
+) -> None:
+    root = copy(SAVED)
+    written_over(root, "train_state.epoch")
+    written_over(root, "rng.rank_0.numpy", text=lambda n: (text * n)[:n])
+    result = run(root)
+    (finding,) = (f for f in result.report.findings if f.check == "unknown-encoding")
+    assert (finding.severity, finding.where.fqn) == (Severity.ERROR, "rng.rank_0.numpy")
+    assert result.verdict is Verdict.FINDINGS
+    assert cli.run("commit", root).code == 10
+    assert cli.run("resolve", root.parent, "--allow-uncommitted").code == 10
 
 
 def test_objects_that_are_all_text_are_no_damage_and_not_proven(copy: Callable[..., Path]) -> None:

@@ -6,6 +6,7 @@ first because its directory is there. No byte is read twice.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -24,7 +25,7 @@ from ckptctl.formats.pickles.values import named_in
 from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.checkpoint import Fault, FaultKind, Item
 from ckptctl.model.finding import Location
-from ckptctl.model.observation import TEXT, ItemSeen, Payload, RecordSeen
+from ckptctl.model.observation import JSON, TEXT, ItemSeen, Payload, RecordSeen
 from ckptctl.storage import Reader
 
 QUICK_RUN = 256 << 10
@@ -248,9 +249,11 @@ def _see_zip(
             raise MalformedData("bytes lie between the last record and the zip directory")
     except MalformedData as error:
         # a planner chooses how objects are written; a file beside them has one form (and no key)
-        if item.fqn and not tensor and not records and _is_text(data, length):
+        text = _text(data, length) if item.fqn and not tensor and not records else None
+        if text is not None:
             whole = RecordSeen("", base, length, 0)  # nobody kept a CRC of it
-            return ItemSeen(item, (whole,), Payload(kind=TEXT), bytes_read=length)
+            kind = JSON if _is_json(text) else TEXT
+            return ItemSeen(item, (whole,), Payload(kind=kind), bytes_read=length)
         message = str(error)
         if not records and length > 9 and bytes(data.get(8, 9)) == b"{":
             message = "it holds safetensors bytes, which torch's own DCP reader cannot load either"
@@ -274,17 +277,26 @@ def _see_zip(
     )
 
 
-def _is_text(data: ItemBytes, length: int) -> bool:
-    """Tell whether an item is text: what a planner wrote that does not use ``torch.save``."""
+def _text(data: ItemBytes, length: int) -> str | None:
+    """Return an item that is text, as a planner may write it that does not use ``torch.save``."""
     if not 0 < length <= _SMALL_RECORD:
-        return False
+        return None
     found = bytes(data.get(0, length))
     if b"\0" in found or b"PK" in found:
-        return False
+        return None
     try:
-        return found.decode("utf-8").isprintable() or found.strip()[:1] in (b"{", b"[")
+        text = found.decode("utf-8")
     except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() or text.strip()[:1] in ("{", "[") else None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text, parse_int=str)
+    except (ValueError, RecursionError):
         return False
+    return True
 
 
 def _scanner(record: str, small: Mapping[str, bytes]) -> Scanner | None:

@@ -107,7 +107,7 @@ class Examiner:
         hasher = Hasher(unit.algorithm) if unit.algorithm else None
         collector = self._plan.collector(unit.path) if self._plan is not None else None
         keep = collector.wants if collector is not None else None
-        saved, texts = 0, list[Item]()
+        saved, texts, loose = 0, list[Item](), list[Item]()
 
         def sink(block: bytes | memoryview) -> None:
             if hasher is not None:
@@ -126,6 +126,8 @@ class Examiner:
                 tally.add(seen)
                 if seen.is_text:
                     texts.append(seen.item)
+                    if not seen.is_json:
+                        loose.append(seen.item)
                 elif self._is_saved_object(seen):
                     saved += 1
                 values.add(seen, bad=_accuses(found))
@@ -149,7 +151,7 @@ class Examiner:
             faults,
             collected=collected,
             against=tally.against,
-            objects=Objects(saved, tuple(texts)),
+            objects=Objects(saved, tuple(texts), tuple(loose)),
         )
 
     def _scan(
