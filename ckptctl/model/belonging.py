@@ -11,11 +11,18 @@ import re
 from ckptctl.pattern import pattern
 
 _CLUTTER: tuple[tuple[str, str], ...] = (
-    (r"\.(?!_[^_]).+\.[^.]+\.[A-Za-z0-9]{6}|\.\..+\.[A-Za-z0-9]{6}", "a temporary file of rsync"),
+    (
+        (
+            r"\.(?!_[^_]).+\.(?:[^.]+\.(?!distcp|pickle)[A-Za-z0-9]{6}"
+            r"|(?:distcp|safetensors|metadata|pth?|ckpt|bin|json)\.[A-Za-z0-9]{4,12})"
+            r"|\.\..+\.[A-Za-z0-9]{6}"
+        ),
+        "a temporary file of rsync",
+    ),
     (r"\._.+", "an AppleDouble file, which macOS writes beside the file of that name"),
     (r"\.DS_Store|\.localized|Icon\r|\.apdisk|\.VolumeIcon\.icns", "a file of the macOS Finder"),
     (r"Thumbs\.db|ehthumbs\.db|desktop\.ini", "a file of the Windows Explorer"),
-    (r"\.nfs[0-9a-fA-F]{8,}", "a deleted file that NFS keeps while a process has it open"),
+    (r"\.nfs[0-9a-fA-F]{4,}", "a deleted file that NFS keeps while a process has it open"),
     (r"\.fuse_hidden[0-9a-fA-F]+", "a deleted file that FUSE keeps while a process has it open"),
     (r"\..+\.sw[a-p]|.+~|#.+#|\.#.+|~\$.+|\.~lock\..+#", "a file of an editor"),
     (r"events\.out\.tfevents\..+", "events for TensorBoard"),

@@ -13,9 +13,12 @@ FOREIGN = {
     ".DS_Store": "Finder",
     "Thumbs.db": "Windows",
     ".nfs000000000a4c9d0000005011": "NFS",
+    ".nfs0000001": "NFS",
     ".fuse_hidden0000001200000001": "FUSE",
     ".__0_0.distcp.Xa3fQz": "rsync",
+    ".__0_0.distcp.Xa3f": "rsync",
     "..metadata.k2LmQ9": "rsync",
+    "._model.safetensors.index.json": "AppleDouble",
     ".common.pt.a1B2c3": "rsync",
     "__0_0.distcp.6eF2a9B1": "download",
     "__0_0.distcp_.gstmp": "copy",
@@ -36,6 +39,7 @@ FOREIGN = {
     "@eaDir/__0_0.distcp": "@eaDir",
 }
 BELONGING = [
+    ".shard.0.distcp",
     ".metadata",
     "__3.metadata",
     "__0_0.distcp",
