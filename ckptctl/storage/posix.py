@@ -185,13 +185,20 @@ class PosixStore:
         return PosixReader(self._root / path if path else self._root)
 
     def prove(self) -> None:
-        """Raise ``Refused`` unless files can be made and linked here."""
-        place = self._root / f".ckptctl-{uuid.uuid4().hex}.probe"
+        """Raise ``Refused`` unless files can be made and linked here, or nearest above; make no directory."""
+        place = self._nearest() / f".ckptctl-{uuid.uuid4().hex}.probe"
         try:
-            self.create(place.name, b"")
+            PosixStore(place.parent, system=self._system).create(place.name, b"")
         finally:
             with suppress(OSError):
                 self._system.unlink(place)
+
+    def _nearest(self) -> Path:
+        """Return the root, or what is nearest above it and there."""
+        place = Path(os.path.abspath(self._root))  # noqa: PTH100 - links stay as they are
+        while not os.path.lexists(place) and place != place.parent:
+            place = place.parent
+        return place
 
     def create(self, path: str, data: bytes) -> None:
         """Make a file that must not exist yet: written aside, made durable, then linked."""
@@ -224,9 +231,7 @@ class PosixStore:
 
     def space(self) -> int | None:
         """Bytes that are free on the file system, for users other than root."""
-        place = Path(os.path.abspath(self._root))  # noqa: PTH100 - links stay as they are
-        while not place.exists() and place != place.parent:
-            place = place.parent
+        place = self._nearest()
         with _translated(place):
             status = os.statvfs(place)
         return status.f_bavail * status.f_frsize

@@ -35,8 +35,8 @@ class Destination:
     """A result in the making: ``name`` in a store, and the directory ``place`` it is written in.
 
     ``single`` is a result that is one file, which lies in ``place`` under its own name. ``entries``
-    are what an earlier attempt left there, and ``replaces`` means that what has the name now goes
-    once the new one is proven.
+    are what an earlier attempt left there, ``replaces`` means that what has the name now goes
+    once the new one is proven, and ``alone`` that the directory it is to lie in is not there yet.
     """
 
     store: WritableStore
@@ -46,6 +46,7 @@ class Destination:
     single: bool = False
     entries: tuple[Entry, ...] = ()
     replaces: bool = False
+    alone: bool = False
 
     @property
     def renamed(self) -> bool:
@@ -92,7 +93,8 @@ def look(
         raise UsageError(f"{url!r} is no name of something to be made")
     store = open_writable(parent or ".")
     place = staging_name(name) if store.renames else name
-    found = Destination(store, name, url, place, single)
+    alone = _there(store, "") is None
+    found = Destination(store, name, url, place, single, alone=alone)
     found = _at_its_name(found, resume=resume, overwrite=overwrite)
     entries = _entries(store, found.notes)
     if entries is None:
@@ -235,6 +237,8 @@ def discard(found: Destination) -> None:
             if entry.kind != "directory":
                 found.store.delete(join(found.notes, entry.name))
         found.store.remove_directory(found.notes)
+        if found.alone:
+            found.store.remove_directory("")
     except CkptctlError:
         return  # what is left has a temporary name, or the record of an unfinished attempt
 
