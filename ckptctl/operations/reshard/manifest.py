@@ -64,12 +64,17 @@ def manifest_of(
                 "mesh": plan.mesh,
                 "policies": dict(plan.policies),
                 "dropped": list(plan.dropped),
-                "lost": sorted(source.lost),
+                "lost": list(lost_in(plan, source)),
                 "tensors": proof.tensors_digest,
                 "tool": f"ckptctl {__version__}",
             }
         },
     )
+
+
+def lost_in(plan: Plan, source: Source) -> tuple[str, ...]:
+    """Return what damage took of what the plan takes over; what is left out as asked is no loss."""
+    return tuple(sorted(source.lost.difference(plan.dropped)))
 
 
 def _passed_on(identity: Mapping[str, Any]) -> dict[str, Any]:

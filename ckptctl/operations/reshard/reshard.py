@@ -25,7 +25,7 @@ from ckptctl.operations.progress import Progress, Silent
 from ckptctl.operations.provenance.facts import Facts, facts_of
 from ckptctl.operations.reshard import destination
 from ckptctl.operations.reshard import target as reshard_target
-from ckptctl.operations.reshard.manifest import manifest_of
+from ckptctl.operations.reshard.manifest import lost_in, manifest_of
 from ckptctl.operations.reshard.plan import Planned, Request, plan_reshard
 from ckptctl.operations.reshard.proof import Proof, prove
 from ckptctl.operations.reshard.source import Source, digest_source, open_source, rank_contents
@@ -181,6 +181,8 @@ def reshard(
     if (source.lost, source.as_they_are) != (prepared.source.lost, prepared.source.as_they_are):
         prepared = _prepare(source, name, options)
         plan = prepared.planned.plan
+        if prepared.planned.decision.refusals:
+            raise DecisionNeeded(_result(prepared, target_url, options))
     expected = reshard_target.expected_files(plan)
     target, reused = reshard_target.begin(found, plan.digest, expected, overwrite=options.overwrite)
     with destination.kept_on_interrupt(found, damaged=True):
@@ -247,7 +249,9 @@ def _prepare(source: Source, name: str, options: ReshardOptions) -> _Prepared:
     checkpoint, manifest = source.checkpoint, source.manifest
     request = replace(options.request, as_they_are=source.as_they_are, source=source.identity)
     classifier = Classifier(checkpoint)
-    per_rank = families(checkpoint, classifier)
+    # as they were saved: what damage took of a rank must not make the rest fit other ranks
+    whole = source.opened.checkpoint
+    per_rank = families(whole, Classifier(whole))
     contents = rank_contents(source, per_rank, workers=options.workers)
     planned = plan_reshard(checkpoint, request, classifier, per_rank, contents)
     facts = facts_of(source.opened.store, source.opened.base, source.opened.checkpoint, manifest)
@@ -319,7 +323,7 @@ def _result(
         aspects=prepared.aspects,
         outcomes=tuple(decision.outcomes),
         refusals=tuple(decision.refusals),
-        lost=tuple(sorted(prepared.source.lost)),
+        lost=lost_in(plan, prepared.source),
         dropped=plan.dropped,
         reused=reused,
         manifest=manifest,
