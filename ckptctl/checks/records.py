@@ -107,18 +107,15 @@ def _left_out(context: Context, _: None) -> Iterator[Hit]:
 
 def _lost(context: Context, _: None) -> Iterator[Hit]:
     manifest = context.seal.manifest
-    for how, told in (manifest.provenance if manifest else {}).items():
-        lost = told.get("lost") if isinstance(told, dict) else None
-        if lost:
-            keys = sorted(map(str, lost)) if isinstance(lost, list | dict) else [str(lost)]
-            yield Hit(
-                f"{how.replace('_', ' ')} a damaged checkpoint, and it holds nothing of "
-                f"{len(keys):,} key{'s' * (len(keys) != 1)} that damage took there: "
-                f"{listed(keys, _MOST_NAMED)}",
-                Location(file=MANIFEST),
-                listed(keys, _MOST_NAMED),
-                touched=Touched.of(keys),
-            )
+    for how, keys in (manifest.lost if manifest else {}).items():
+        yield Hit(
+            f"{how.replace('_', ' ')} a damaged checkpoint, and it holds nothing of "
+            f"{len(keys):,} key{'s' * (len(keys) != 1)} that damage took there: "
+            f"{listed(keys, _MOST_NAMED)}",
+            Location(file=MANIFEST),
+            listed(keys, _MOST_NAMED),
+            touched=Touched.of(keys),
+        )
 
 
 def _foreign(context: Context, _: None) -> Iterator[Hit]:

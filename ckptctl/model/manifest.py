@@ -156,6 +156,17 @@ class Manifest(Record):
         return dataclasses.replace(self, files=files, unpromised=others)
 
     @property
+    def lost(self) -> dict[str, tuple[str, ...]]:
+        """The keys that damage took when the checkpoint was made from another, by how it was made."""
+        found = {}
+        for how, told in self.provenance.items():
+            lost = told.get("lost") if isinstance(told, Mapping) else None
+            if lost:
+                keys = lost if isinstance(lost, list | tuple | dict) else [lost]
+                found[how] = tuple(sorted(map(str, keys)))
+        return found
+
+    @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files)

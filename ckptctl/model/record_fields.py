@@ -41,7 +41,7 @@ def typed(body: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(body["files"], list):
             raise MalformedData("its list of files is not a list")
         body["files"] = tuple(map(_file, body["files"]))
-    for name in ("passed_over", "unchecked", "left_out"):
+    for name in ("passed_over", "unchecked", "left_out", "lost"):
         if isinstance(body.get(name), list):
             if not all(isinstance(one, str) for one in body[name]):
                 raise MalformedData(f"its field {name} has the wrong type")
@@ -100,6 +100,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "rollback": (bool,),
     "passed_over": (tuple,),
     "left_out": (tuple,),
+    "lost": (tuple,),
     "files": (tuple,),
     "unpromised": (tuple,),
     "unchecked": (tuple,),

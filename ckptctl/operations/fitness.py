@@ -85,12 +85,11 @@ def _said(finding: Finding) -> str:
 
 def loss_of(manifest: Manifest) -> Objection | None:
     """Say what was lost when a checkpoint was made, by its manifest."""
-    made = manifest.provenance.get("resharded_from")
-    lost = made.get("lost") if isinstance(made, Mapping) else None
-    if not lost:
+    keys = sorted({key for lost in manifest.lost.values() for key in lost})
+    if not keys:
         return None
-    keys = [str(key) for key in lost] if isinstance(lost, list) else [str(lost)]
-    text = f"lost-keys: {len(keys)} keys were lost when it was made: {listed(keys, _MOST_NAMED)}"
+    were = "key was" if len(keys) == 1 else "keys were"
+    text = f"lost-keys: {len(keys)} {were} lost when it was made: {listed(keys, _MOST_NAMED)}"
     return Objection(Flaw.LACKING, text)
 
 

@@ -20,6 +20,7 @@ from ckptctl.model.paths import join
 from ckptctl.model.seal import Seal
 from ckptctl.protocol.amendments import amended
 from ckptctl.protocol.series import Series, all_of, read_record, read_series
+from ckptctl.sharding.record import CONVERTED, ConvertedRecord
 from ckptctl.storage import Store
 
 
@@ -57,6 +58,11 @@ def read_manifest(store: Store, checkpoint: str) -> Manifest | None:
 def read_sealed(store: Store, checkpoint: str) -> Manifest | None:
     """Read a checkpoint's manifest as it was sealed, whatever was amended since."""
     return read_record(store, join(checkpoint, MANIFEST), Manifest)
+
+
+def read_converted(store: Store, checkpoint: str) -> ConvertedRecord | None:
+    """Read what ``convert`` left beside what it wrote, or None where it wrote nothing there."""
+    return read_record(store, join(checkpoint, CONVERTED), ConvertedRecord)
 
 
 def read_receipts(store: Store, checkpoint: str, paths: Iterable[str]) -> list[Receipt]:

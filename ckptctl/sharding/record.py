@@ -29,7 +29,10 @@ class ReshardRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertedRecord(Record):
-    """What ``convert`` wrote: its files, and the keys of the source that are not in there."""
+    """What ``convert`` wrote: its files, and the keys of the source that are not in there.
+
+    ``lost`` are those of them that damage took: a commit of what was written says so.
+    """
 
     SCHEMA: ClassVar[str] = "ckptctl/converted/1"
     source: str
@@ -37,6 +40,7 @@ class ConvertedRecord(Record):
     files: tuple[FileRecord, ...] = ()
     tensors: str = ""
     left_out: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
     time: str = ""
     actor: str = ""
     tool: str = ""

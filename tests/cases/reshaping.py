@@ -7,7 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cases.frame import Build, Case, committed, each, flips, links, ran, removes, saved, writes
+from cases.frame import (
+    Build,
+    Case,
+    committed,
+    cuts,
+    each,
+    flips,
+    links,
+    ran,
+    removes,
+    saved,
+    writes,
+)
 from ckptctl.sharding.record import staging_name
 
 SOURCE = "fsdp2/step-12"
@@ -15,6 +27,7 @@ TWO = ("reshard", "{root}/step-12", "--out", "{root}/new/step-12", "--world-size
 DROP = ("--rng", "drop", "--data", "drop")
 FORCE = (*TWO, *DROP, "--force")
 STAGED = staging_name("step-12")
+POSITION = "dataloader.dp_rank_1.position"
 
 
 def whole(root: Path) -> None:
@@ -152,6 +165,13 @@ def flipped_item(fqn: str) -> Build:
     )
 
 
+def flipped_value(fqn: str) -> Build:
+    """Turn over a bit in a value that is no tensor."""
+    from support.damage import flip_field
+
+    return lambda root: flip_field(root / "step-12", fqn=fqn, part="data", record="data.pkl")
+
+
 def flipped_pickle(path: str, text: bytes) -> Build:
     """Turn over a bit of a file where some text stands."""
 
@@ -191,6 +211,7 @@ SETS = each(
     safetensors("ranks/rank_1.safetensors", x=2),
 )
 LOSSY = each(whole, flipped_item("model.scale"), ran(*FORCE))
+BROKEN = each(STATE, flipped("x.pt", 3.0), ran(*to("dcp", "x.pt", "step-3", "--force")))
 WRITTEN = each(STATE, ran(*to("safetensors")))
 AGAIN = to("safetensors", "x.pt", "out", "--overwrite")
 
@@ -242,8 +263,7 @@ CASES: list[Case] = [
         (*TWO, *DROP),
         10,
         says=("model.scale", "--force"),
-        left=("step-12",),
-        gone=("new/step-12", f"new/{STAGED}"),
+        untouched=True,
     ),
     Case(
         "a flipped bit in one tensor, left out by force",
@@ -251,6 +271,46 @@ CASES: list[Case] = [
         FORCE,
         says=("lost to damage: model.scale\n",),
         facts={"lost": ["model.scale"]},
+    ),
+    Case(
+        "what is damaged and left out as asked is no loss",
+        each(whole, flipped_value(POSITION)),
+        FORCE,
+        silent=("lost to damage",),
+        facts={"lost": [], "dropped": lambda keys: POSITION in keys and len(keys) == 20},
+    ),
+    Case(
+        "nor does it keep the result from being used",
+        each(whole, flipped_value(POSITION), ran(*FORCE)),
+        ("resolve", "{root}/new"),
+        facts={"name": "step-12"},
+    ),
+    Case(
+        "what is damaged and was to be kept is lost",
+        each(whole, flipped_value(POSITION)),
+        (*TWO, "--rng", "drop", "--data", "keep", "--force"),
+        facts={"lost": [POSITION]},
+    ),
+    Case(
+        "damage of one rank does not make the rest fit fewer ranks",
+        each(whole, *(flipped_value(f"dataloader.dp_rank_3.{n}") for n in ("position", "shard"))),
+        (
+            "reshard",
+            "{root}/step-12",
+            "--out",
+            "{root}/new/step-12",
+            "--world-size",
+            "3",
+            "--mesh",
+            "dp=3",
+            "--rng",
+            "drop",
+            "--force",
+            "--yes",
+        ),
+        5,
+        says=("of 4 ranks is there and 3 ranks will look for it",),
+        untouched=True,
     ),
     Case(
         "what force left is no state to resume from",
@@ -306,6 +366,50 @@ CASES: list[Case] = [
         each(whole, flipped_item("model.scale")),
         to("safetensors", "step-12", "out", "--force", "--only", "model.*"),
         says=("left out: model.scale",),
+    ),
+    Case(
+        "convert of what is damaged leaves not even a directory",
+        each(STATE, flipped("x.pt", 3.0)),
+        to("safetensors", "x.pt", "new/out"),
+        10,
+        says=("CRC-32",),
+        untouched=True,
+    ),
+    Case(
+        "a commit says what convert left out by force",
+        BROKEN,
+        ("commit", "{root}/step-3"),
+        says=("lost to damage when it was made: a\n",),
+        facts={"lost": ["a"]},
+        made=("step-3/ckptctl.manifest.json",),
+    ),
+    Case(
+        "which keeps it from being promoted",
+        each(BROKEN, ran("commit", "{root}/step-3")),
+        ("promote", "{root}/step-3", "--require", "none"),
+        10,
+        says=("lost-keys", "converted from a damaged checkpoint", "1 key "),
+    ),
+    Case(
+        "a reshard of it says so too",
+        BROKEN,
+        ("reshard", "{root}/step-3", "--out", "{root}/new/step-3", "--world-size", "2", "--yes"),
+        facts={"lost": ["a"]},
+    ),
+    Case(
+        "a commit of what convert made by force of what was whole",
+        each(STATE, ran(*to("dcp", "x.pt", "step-3", "--force"))),
+        ("commit", "{root}/step-3"),
+        silent=("lost",),
+        facts={"lost": []},
+    ),
+    Case(
+        "a record of convert that cannot be read stops a commit",
+        each(BROKEN, cuts("step-3/ckptctl.converted.json")),
+        ("commit", "{root}/step-3"),
+        10,
+        says=("ckptctl.converted.json",),
+        untouched=True,
     ),
     # --- tensors that cannot be read
     *(

@@ -75,7 +75,9 @@ def convert(
     found = look(out, resume=options.resume, overwrite=options.overwrite, single=to == "torch")
     with opened.source() as source:
         reading = Reading(source, progress or Silent())
-        left_out = _left_out(opened, names, damage, reading, options)
+        left_out = _unreadable(opened, names, reading, options)
+        lost = _damaged(opened, names, damage, left_out, options) if options.force else []
+        left_out += lost
         gone = {one.fqn for one in left_out}
         entries = opened.checkpoint.entries
         had = any(isinstance(entries[fqn], TensorEntry) for fqn in names)
@@ -105,7 +107,7 @@ def convert(
                 proof=proof,
                 unchecked=(*unproven, *sorted(source.unchecked & names.keys())),
             )
-            _finish(target, found, result)
+            _finish(target, found, result, lost)
     return result
 
 
@@ -140,12 +142,8 @@ def _open(url: str, options: ConvertOptions) -> tuple[Opened, Damage]:
     return opened, damage or Damage()
 
 
-def _left_out(
-    opened: Opened,
-    names: Mapping[str, str],
-    damage: Damage,
-    reading: Reading,
-    options: ConvertOptions,
+def _unreadable(
+    opened: Opened, names: Mapping[str, str], reading: Reading, options: ConvertOptions
 ) -> list[LeftOut]:
     """Find what cannot be taken over; without ``force`` that ends it, before anything is written."""
     strange = unreadable(reading.source, names)
@@ -156,16 +154,24 @@ def _left_out(
             f"{opened.url}: {fqn}: {why}{more}; nothing was written; `force` leaves such keys out "
             "and names them, `exclude` chooses what to leave"
         )
-    found = [LeftOut(fqn, why) for fqn, why in strange.items()]
-    if not options.force:
-        return found
-    whole = {fqn: name for fqn, name in names.items() if fqn not in strange}
+    return [LeftOut(fqn, why) for fqn, why in strange.items()]
+
+
+def _damaged(
+    opened: Opened,
+    names: Mapping[str, str],
+    damage: Damage,
+    unreadable: list[LeftOut],
+    options: ConvertOptions,
+) -> list[LeftOut]:
+    """Find what damage takes of the rest, reading all of it."""
+    known = {one.fqn for one in unreadable}
     touched = "damaged: what was found wrong touches it"
-    found += [LeftOut(fqn, touched) for fqn in names if fqn in damage.keys and fqn in whole]
+    found = [LeftOut(fqn, touched) for fqn in names if fqn in damage.keys - known]
     found += [LeftOut(one, "lost: no key says what lay there") for one in sorted(damage.unnamed)]
     content = digest_content(opened, workers=options.workers)
     rows: tuple[TensorDigest | ObjectDigest, ...] = (*content.tensors, *content.objects)
-    known = {one.fqn for one in found} | opened.checkpoint.values.keys()
+    known |= {one.fqn for one in found} | opened.checkpoint.values.keys()
     problems = {r.fqn: r.problem for r in rows if r.problem and r.fqn in names}
     found += [LeftOut(f, f"damaged: {p}") for f, p in problems.items() if f not in known]
     return found
@@ -187,7 +193,7 @@ def _some_tensor(
     raise Findings(f"{url}: the result would hold no tensor{more}; nothing was written")
 
 
-def _finish(target: Target, found: Destination, result: Conversion) -> None:
+def _finish(target: Target, found: Destination, result: Conversion, lost: list[LeftOut]) -> None:
     """Say what was written, beside it, and give it its name."""
     if not found.single:
         record = ConvertedRecord(
@@ -196,6 +202,7 @@ def _finish(target: Target, found: Destination, result: Conversion) -> None:
             files=tuple(sorted(target.record.files, key=lambda file: file.path)),
             tensors=result.proof,
             left_out=tuple(one.fqn for one in result.left_out),
+            lost=tuple(one.fqn for one in lost),
             time=now(),
             actor=actor(),
             tool=f"ckptctl {__version__}",

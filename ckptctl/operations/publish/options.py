@@ -42,7 +42,8 @@ class Committed(Answer):
 
     ``amendment`` is the number of the newest one, 0 where there is none.
     ``by`` and ``time`` say who sealed it and when; ``changed`` is false where that was done before.
-    ``unpromised`` lay there as well and is no part of it. ``checked`` counts files by what their
+    ``unpromised`` lay there as well and is no part of it; ``lost`` are keys that damage took when it
+    was made from another, so that no command hands it out. ``checked`` counts files by what their
     bytes were checked against: CRCs, the receipt of a rank, or nothing, which ``unchecked`` names.
     ``links`` are links to files elsewhere, by what they say. ``promoted`` is what became of the
     pointer, where that was asked for as well.
@@ -57,6 +58,7 @@ class Committed(Answer):
     files: int
     size: int
     unpromised: tuple[Unpromised, ...] = ()
+    lost: tuple[str, ...] = ()
     checked: Mapping[str, int] = field(default_factory=dict)
     unchecked: tuple[str, ...] = ()
     links: Mapping[str, str] = field(default_factory=dict)
@@ -82,6 +84,7 @@ def result_of(
         len(manifest.files),
         manifest.size,
         unpromised=manifest.unpromised,
+        lost=tuple(sorted({key for keys in manifest.lost.values() for key in keys})),
         unchecked=manifest.unchecked,
         links=manifest.links,
         by=manifest.actor,

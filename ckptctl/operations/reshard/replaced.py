@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ckptctl import protocol
-from ckptctl.errors import MalformedData, NotFound, Refused, StorageError
+from ckptctl.errors import MalformedData, Refused, StorageError
 from ckptctl.formats.torch import reader as torchfile
-from ckptctl.model.manifest import LATEST, decode
+from ckptctl.model.manifest import LATEST
 from ckptctl.model.paths import join
 from ckptctl.operations.place import RECORDS
-from ckptctl.sharding.record import CONVERTED, RESHARD, ConvertedRecord
+from ckptctl.sharding.record import CONVERTED, RESHARD
 from ckptctl.storage import Entry, Store, WritableStore
 
 
 def may_replace_directory(store: Store, name: str, url: str, entries: Iterable[Entry]) -> None:
     """Raise ``Refused`` unless a directory holds what ``convert`` wrote, and nothing else."""
     try:
-        with store.open(join(name, CONVERTED)) as reader:
-            record = decode(ConvertedRecord, reader.read(0, reader.size))
-    except (MalformedData, NotFound) as error:
-        raise Refused(f"{url}: its record {CONVERTED} cannot be used: {error}") from None
-    sizes = {file.path: file.size for file in record.files}
+        record = protocol.read_converted(store, name)
+    except MalformedData as error:
+        raise Refused(f"{error}; {url} is not replaced") from None
+    sizes = {file.path: file.size for file in record.files} if record is not None else {}
     # one that was killed right after it got its name still has the record of the attempt
     ours = (CONVERTED, RESHARD)
     there = {entry.name: entry for entry in entries if entry.name not in ours}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ckptctl import protocol
@@ -25,6 +25,7 @@ from ckptctl.operations.find import locate
 from ckptctl.operations.located import Located
 from ckptctl.operations.place import Place, address, not_read
 from ckptctl.operations.progress import Progress
+from ckptctl.operations.provenance.losses import lost_in_conversion
 from ckptctl.operations.reshard.touched import Damage, damage_of
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, examine, verification_of
@@ -116,17 +117,11 @@ def open_source(
     elif outcome.verdict is Verdict.NOTHING:
         raise Refused(f"{url}: {outcome.why}; nothing was written")
     opened = Opened(store, place.path, checkpoint, address(store, place.path))
-    lost = damage.keys | damage.unnamed | lost_before(manifest)
+    before = manifest.lost if manifest is not None else lost_in_conversion(store, place.path)
+    lost = damage.keys | damage.unnamed | {key for keys in before.values() for key in keys}
     source = Source(opened, place, manifest, lost, damage.altered)
     _something_left(source)
     return source
-
-
-def lost_before(manifest: Manifest | None) -> frozenset[str]:
-    """Return what was lost already when the source itself was written from another."""
-    origin = manifest.provenance.get("resharded_from") if manifest is not None else None
-    lost = origin.get("lost") if isinstance(origin, Mapping) else None
-    return frozenset(map(str, lost)) if isinstance(lost, list | tuple) else frozenset()
 
 
 def _something_left(source: Source) -> None:

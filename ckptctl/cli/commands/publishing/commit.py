@@ -148,6 +148,8 @@ def render_commit(result: Committed, screen: Screen) -> None:
         f"{plural(result.files, 'file')}, {size(result.size)}, every byte hashed; "
         f"{_checked(result)}"
     )
+    if result.lost:
+        screen.line(f"lost to damage when it was made: {safe(listed(result.lost, _MOST_NAMED))}")
     for path, link in list(result.links.items())[:_MOST_ROWS]:
         screen.line(
             f"{safe(path)} is a link, {safe(link)}: its content is promised, wherever it lies"
