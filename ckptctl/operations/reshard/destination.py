@@ -93,7 +93,7 @@ def look(
         raise UsageError(f"{url!r} is no name of something to be made")
     store = open_writable(parent or ".")
     place = staging_name(name) if store.renames else name
-    alone = _there(store, "") is None
+    alone = store.renames and _there(store, "") is None
     found = Destination(store, name, url, place, single, alone=alone)
     found = _at_its_name(found, resume=resume, overwrite=overwrite)
     entries = _entries(store, found.notes)
