@@ -10,6 +10,7 @@ import re
 
 from ckptctl.pattern import pattern
 
+_NFS, _FUSE = r"\.nfs[0-9a-fA-F]{4,}", r"\.fuse_hidden[0-9a-fA-F]+"
 _CLUTTER: tuple[tuple[str, str], ...] = (
     (
         (
@@ -22,8 +23,8 @@ _CLUTTER: tuple[tuple[str, str], ...] = (
     (r"\._.+", "an AppleDouble file, which macOS writes beside the file of that name"),
     (r"\.DS_Store|\.localized|Icon\r|\.apdisk|\.VolumeIcon\.icns", "a file of the macOS Finder"),
     (r"Thumbs\.db|ehthumbs\.db|desktop\.ini", "a file of the Windows Explorer"),
-    (r"\.nfs[0-9a-fA-F]{4,}", "a deleted file that NFS keeps while a process has it open"),
-    (r"\.fuse_hidden[0-9a-fA-F]+", "a deleted file that FUSE keeps while a process has it open"),
+    (_NFS, "a deleted file that NFS keeps while a process has it open"),
+    (_FUSE, "a deleted file that FUSE keeps while a process has it open"),
     (r"\..+\.sw[a-p]|.+~|#.+#|\.#.+|~\$.+|\.~lock\..+#", "a file of an editor"),
     (r"events\.out\.tfevents\..+", "events for TensorBoard"),
     (r".+\.(?:log|out|err)(?:\.\d+)?(?:\.gz)?", "a log"),
@@ -58,6 +59,11 @@ _STATE = pattern(
 def clutter(path: str) -> str:
     """Say what a file is that no writer of checkpoints would ever give such a name; else nothing."""
     return _named(path.rpartition("/")[2], _CLUTTER)
+
+
+def deleted(name: str) -> bool:
+    """Tell whether a file was deleted and is only there while a process has it open."""
+    return re.fullmatch(f"{_NFS}|{_FUSE}", name) is not None
 
 
 def foreign(path: str) -> str:

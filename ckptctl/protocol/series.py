@@ -14,6 +14,7 @@ from typing import Generic
 
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, NotFound, StorageError
+from ckptctl.model.belonging import deleted
 from ckptctl.model.manifest import MAX_RECORD, RecordType, decode
 from ckptctl.pattern import pattern
 from ckptctl.storage import Store
@@ -87,7 +88,9 @@ def listed(store: Store, folder: str) -> Listed:
                 records.append(number)
             else:
                 copies.add(number)
-        elif not entry.name.startswith(_ASIDE) and (found := _ODD.search(entry.name)):
+        elif entry.name.startswith(_ASIDE) or deleted(entry.name):
+            continue
+        elif found := _ODD.search(entry.name):
             odd.append((int(found[0]), entry.name))
     return Listed(folder, tuple(sorted(records)), frozenset(copies), tuple(odd))
 

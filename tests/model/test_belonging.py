@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckptctl.model.belonging import belongs, foreign
+from ckptctl.model.belonging import belongs, deleted, foreign
 
 FOREIGN = {
     "._.metadata": "AppleDouble",
@@ -83,3 +83,8 @@ def test_what_frameworks_keep_belongs(path: str) -> None:
 def test_other_files_are_neither(path: str) -> None:
     assert not belongs(path)
     assert foreign(path) == ""
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_was_deleted_and_is_still_open(name: str) -> None:
+    assert deleted(name) == (FOREIGN[name] in ("NFS", "FUSE"))
