@@ -73,9 +73,7 @@ def _courtesy(store: Store, paths: Collection[str]) -> str:
 
 def _unknown(store: Store, pointer: protocol.Pointer, copy: str, newest: str | None) -> bool:
     """Tell whether no revision names what the copy names."""
-    if pointer.revision is None:
-        return copy != newest
-    if copy == pointer.revision.target:
+    if copy == (newest if pointer.revision is None else pointer.revision.target):
         return False
     found = protocol.revisions(store)
     return not any(isinstance(one, PointerRevision) and one.target == copy for one in found)
