@@ -123,12 +123,18 @@ class _Look:
             if entry.kind == "directory":
                 yield from self._folder(entry, depth)
             elif entry.kind == "other":
-                if entry.target is not None:
+                if entry.target is not None and not self._is_mere(entry):
                     yield f"{entry.path} is a link to {entry.target}, which is not there"
                 elif _named(entry.name) or entry.name.lower().endswith(_OF_STATE):
                     yield f"{entry.path} is named like a checkpoint and is no file"
             else:
                 yield from self._file(entry)
+
+    def _is_mere(self, entry: Entry) -> bool:
+        """Tell whether a link that leads nowhere is a log's or an editor's, which once led in here."""
+        inside = self._resolved(entry.path).startswith(f"{self._resolved('')}/")
+        state = is_pointer(entry.name) or _named(entry.name)
+        return inside and not state and _HARMLESS.fullmatch(entry.name) is not None
 
     def _folder(self, entry: Entry, depth: int) -> Iterator[str]:
         if entry.name in _SYSTEM or depth == 0:

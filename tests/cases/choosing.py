@@ -301,6 +301,8 @@ SERIES_OF_RECORDS = [
             BACK,
             writes(f"{SERIES}/README"),
             writes(f"{SERIES}/.nfs0001"),
+            writes(f"{SERIES}/.nfs0000000003c000120000004e"),
+            writes(f"{SERIES}/.fuse_hidden0000000300000001"),
             writes(f"{SERIES}/.ckptctl-12345678abcdef.tmp"),
             writes(f"{SERIES}/00000001.json.bak"),
             writes(f"{SERIES}/old/00000009.json"),
@@ -631,6 +633,14 @@ NAMES = [
 
 PROMOTE = ("promote", "{root}/step-200", "--require", "none")
 MEANWHILE = [
+    takes(
+        "promoted for the first time while resolve asks for the pointer",
+        TWO,
+        "step-200",
+        says=("names step-100, and step-200 was committed since",),
+        meanwhile=Meanwhile("ckptctl.protocol.read_pointer", promoted(100)),
+        untouched=True,
+    ),
     Case(
         "quarantined while promote verifies",
         each(TWO, promoted(100)),
@@ -710,6 +720,10 @@ NOTHING = [
     Case("what was listed is in the result", LAUNCHED, RESOLVE, 3, facts={"error.type": "NothingThere", "result.listed": lambda names: "config.yaml" in names, "result.remains": []}),
     new("a link that leads nowhere", links("step-12", "/mnt/gone/step-12"), 10, "step-12 is a link"),
     new("a list of a link that leads nowhere", links("step-12", "/mnt/gone/step-12"), 10, "step-12 is a link", "list"),
+    new("links of logs and editors that lead nowhere any more", each(links("wandb/debug.log", "run-1/logs/debug.log"), links(".#train.py", "me@host.1:2")), 3, "listed: .#train.py, wandb"),
+    new("a log on a disk that is not mounted", links("train.log", "/mnt/gone/train.log"), 10, "train.log is a link"),
+    new("a pointer that is a link to nowhere", links("latest.txt", "gone.txt"), 10, "latest.txt is a link"),
+    new("a checkpoint of an odd ending that is a link to nowhere", links("step-12.json", "gone"), 10, "step-12.json is a link"),
     new("a loop of links", links("a", "a"), 10, "a is a link"),
     new("a link that leads back", links("a", "."), 10, "leads back"),
     new("an empty directory named like a checkpoint", lambda root: (root / "step-12").mkdir(), 10, "none is usable"),
