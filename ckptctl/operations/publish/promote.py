@@ -23,7 +23,7 @@ from ckptctl.model.paths import join
 from ckptctl.model.result.answer import Answer
 from ckptctl.operations.find import find, place_at
 from ckptctl.operations.fitness import Flaw, Objection, held, loss_of, objection, shrunk
-from ckptctl.operations.place import Place
+from ckptctl.operations.place import Place, read_manifest
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.publish.actor import actor, now
 from ckptctl.operations.verify.options import Options
@@ -158,7 +158,11 @@ def promote(
 
 def _look_after(store: WritableStore, place: Place) -> None:
     """Bring back what was moved away in that very moment; prune looks for the pointer after its move."""
-    if protocol.read_manifest(store, place.records) is not None:
+    try:
+        there = protocol.read_manifest(store, place.records) is not None
+    except (MalformedData, StorageError):  # the pointer has moved, and nobody says that it is gone
+        there = True
+    if there:
         return
     from ckptctl.operations.retention.trash import undelete
 
@@ -233,18 +237,16 @@ def _refusal(place: Place, flaw: Objection, options: Options) -> CkptctlError:
 
 def _sealed(store: Store, place: Place, *, gone: str = "") -> Manifest:
     """Read the manifest of what may be promoted, and its marks."""
-    try:
-        manifest = protocol.read_manifest(store, place.records)
-    except MalformedData as error:
-        raise Findings(f"{place.path}: its manifest cannot be used: {error}") from None
-    if manifest is None:
+    seal = protocol.read_seal(store, place.records, name=place.name.text)
+    if seal.problem:
+        raise Findings(f"{place.path}: its manifest cannot be used: {seal.problem}")
+    if seal.manifest is None:
         what = gone or f"{place.path} is not committed; `ckptctl commit` verifies and seals it"
         raise Refused(f"{what}; nothing was changed")
-    seal = protocol.read_seal(store, place.records, name=place.name.text)
     if seal.quarantined:
         why = seal.quarantine_problem or (seal.quarantine.reason if seal.quarantine else "")
         raise Refused(f"{place.path} is quarantined: {why}; nothing was changed")
-    return manifest
+    return seal.manifest
 
 
 def _passed_over(
@@ -255,7 +257,7 @@ def _passed_over(
     for place in find(store) if rollback else ():
         if any(entry.name == MANIFEST for entry in place.entries):
             try:
-                other = protocol.read_manifest(store, place.records)
+                other = read_manifest(store, place)
             except MalformedData:
                 continue
             if other is not None and (other.step or -1) > (manifest.step or -1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ckptctl.errors import NotFound, Refused
+from ckptctl.errors import NotFound, Refused, StorageError
 from ckptctl.operations.place import Place
 from ckptctl.storage import WritableStore
 
@@ -23,6 +23,8 @@ def take_back(store: WritableStore, place: Place, records: Iterable[str]) -> Non
         entries = store.entries(place.path)
     except NotFound:
         entries = []
+    except StorageError:  # the record stands, and nobody says that it is alone
+        return
     if any(not entry.name.startswith(_OURS) for entry in entries):
         return
     folders = {path.rpartition("/")[0] for path in records}
