@@ -5,13 +5,15 @@ from __future__ import annotations
 import posixpath
 from typing import TypeAlias
 
+from ckptctl import protocol
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import Refused
 from ckptctl.formats import registry
 from ckptctl.formats.base import Layout, Reads
 from ckptctl.formats.listing import as_file
+from ckptctl.model.amendment import AMENDMENTS
 from ckptctl.model.checkpoint import Checkpoint, File
-from ckptctl.model.manifest import MANIFEST
+from ckptctl.model.manifest import MANIFEST, Manifest
 from ckptctl.model.names import CheckpointName, parse_name
 from ckptctl.storage import Entry, Store
 
@@ -120,6 +122,16 @@ def read_checkpoint(store: Store, place: Place) -> Checkpoint:
     if place.reads is Reads.NAMES:
         raise Refused(f"{address(store, place.path)}: {place.problem or not_read(place)}")
     return place.layout.read(store, place.base, place.files(store))
+
+
+def read_manifest(store: Store, place: Place) -> Manifest | None:
+    """Read the manifest of a checkpoint; its amendments only where it was listed with some.
+
+    For whoever reads those of a whole root: an object store is not asked again what it listed.
+    """
+    amended = any(entry.name == AMENDMENTS for entry in place.entries)
+    read = protocol.read_manifest if amended else protocol.read_sealed
+    return read(store, place.records)
 
 
 def not_read(place: Place) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import field
 
-from ckptctl import protocol
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, StorageError
 from ckptctl.model.manifest import LATEST, Manifest, PointerRevision
 from ckptctl.operations.catalog.resolution import Skipped
-from ckptctl.operations.place import Place
+from ckptctl.operations.place import Place, read_manifest
 from ckptctl.operations.pointers import pointers
 from ckptctl.storage import Store
 
@@ -47,7 +46,7 @@ class Root:
             if not place.committed:
                 continue
             try:
-                manifest = protocol.read_manifest(store, place.records)
+                manifest = read_manifest(store, place)
             except MalformedData as error:
                 root.skip(place, place.name.step, f"its manifest: {error}")
                 continue

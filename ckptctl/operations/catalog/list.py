@@ -14,9 +14,9 @@ from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH, TIME
 from ckptctl.operations.decision import decide
 from ckptctl.operations.find import find
-from ckptctl.operations.place import Order, Place, address, not_read
+from ckptctl.operations.place import Order, Place, address, not_read, read_manifest
 from ckptctl.operations.pointers import Pointer, pointers, recorded
-from ckptctl.protocol import read_manifest, read_quarantine
+from ckptctl.protocol import read_quarantine
 from ckptctl.storage import Store
 
 
@@ -210,7 +210,7 @@ def _sealed_state(store: Store, place: Place, files: Mapping[str, File]) -> Seen
     if not place.committed:
         return None
     try:
-        manifest = read_manifest(store, place.records)
+        manifest = read_manifest(store, place)
     except MalformedData as error:
         return Seen(State.UNREADABLE, str(error))
     if manifest is None:

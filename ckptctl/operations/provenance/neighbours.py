@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from ckptctl import protocol
 from ckptctl.checks import Context
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import CkptctlError, MalformedData, NotFound, StorageError
@@ -21,7 +20,7 @@ from ckptctl.model.manifest import MANIFEST, Manifest
 from ckptctl.model.names import CheckpointName, parse_name, steps_of
 from ckptctl.operations.find import place_at
 from ckptctl.operations.located import Located
-from ckptctl.operations.place import Place, split
+from ckptctl.operations.place import Place, read_manifest, split
 from ckptctl.operations.provenance.collect import Plan, Spot
 from ckptctl.operations.provenance.compare_items import compare_items
 from ckptctl.operations.provenance.exchanges import exchanges_with
@@ -213,7 +212,7 @@ def _manifest(sibling: Sibling) -> Manifest | None:
     if MANIFEST not in sibling.files:
         return None
     try:
-        return protocol.read_manifest(sibling.located.store, sibling.located.records)
+        return read_manifest(sibling.located.store, sibling.located.place)
     except MalformedData:
         return None  # said where that checkpoint is verified
 

@@ -12,7 +12,7 @@ from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import TRASH
 from ckptctl.operations.catalog.list import Listing, list_checkpoints
 from ckptctl.operations.find import find
-from ckptctl.operations.place import Place, address
+from ckptctl.operations.place import Place, address, read_manifest
 from ckptctl.operations.retention.contents import Contents, contents_of
 from ckptctl.operations.retention.guards import Named, named
 from ckptctl.operations.retention.keepers import WHOLE, Groups, Subject, count_keepers
@@ -212,7 +212,7 @@ def _recorded(store: Store, place: Place) -> list[float | None]:
     """Return the times in our own records of a checkpoint, as far as they can be read."""
     texts = []
     try:
-        manifest = protocol.read_manifest(store, place.records)
+        manifest = read_manifest(store, place)
         texts.append(manifest.time if manifest is not None else "")
         mark = protocol.read_quarantine(store, place.records)
         texts.append(mark.time if mark is not None else "")
