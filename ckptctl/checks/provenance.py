@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ckptctl.checks.base import Check, Context, Hit
 from ckptctl.checks.save_names import misnamed, stale
-from ckptctl.checks.wording import MOST_NAMES, others, votes, what, who
+from ckptctl.checks.wording import MOST_NAMES, others, votes, what, who, whose
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.finding import Location, Severity, Stage, Touched
 from ckptctl.model.manifest import RECEIPTS
@@ -14,6 +14,7 @@ from ckptctl.provenance.assessment import Assessment, Placed, written
 from ckptctl.provenance.consensus import Dissent, Level
 from ckptctl.provenance.evidence import Exchanged, Source
 from ckptctl.provenance.similarity import Home, Proof
+from ckptctl.provenance.tears import Tear
 from ckptctl.words import listed
 
 
@@ -26,6 +27,19 @@ def _mixed(context: Context, _: None) -> Iterator[Hit]:
 def _torn(context: Context, _: None) -> Iterator[Hit]:
     found = context.assessment
     yield from _contradictions(found, lambda one: abs(one.step - one.common) == 1)
+    for tear in found.tears:
+        if tear.severity > Severity.NOTE:
+            yield _torn_within(tear)
+
+
+def _torn_within(tear: Tear) -> Hit:
+    return Hit(
+        f"{whose(tear.ahead)} took step {tear.step}, and {whose(tear.behind)} did not: saved while "
+        f"the optimizer took a step; {tear.reason}",
+        _where(tear.files),
+        touched=Touched.of(files=tear.files),
+        severity=tear.severity,
+    )
 
 
 def _contradictions(found: Assessment, applies: Callable[[Dissent], bool]) -> Iterator[Hit]:
@@ -258,6 +272,13 @@ def _counters(context: Context, _: None) -> Iterator[Hit]:
                 "of another step",
                 _where([one.file]),
             )
+    for tear in found.tears:
+        if tear.severity is Severity.NOTE:
+            yield Hit(
+                f"{whose(tear.behind)} did not take step {tear.step} that {whose(tear.ahead)} took; "
+                f"{tear.reason}, and so does a save while the optimizer took a step",
+                _where(tear.files),
+            )
     voting = proven | {one.file for one in found.dissents} | set(found.identity.of(Source.COUNTED))
     for path, views in found.views.items():
         stray = [view for view in views if view.outlier and view.estimate is not None]
@@ -292,7 +313,13 @@ def _checks() -> Iterable[Check[None]]:
     error, warning, note = Severity.ERROR, Severity.WARNING, Severity.NOTE
     for id_, severity, summary, remedy, run in (
         ("mixed-step", error, "Files say that they are of different steps.", _CHOOSE, _mixed),
-        ("torn-step", error, "Files are one step apart.", _CHOOSE, _torn),
+        (
+            "torn-step",
+            error,
+            "Files, or parameters of one optimizer, are one step apart.",
+            _CHOOSE,
+            _torn,
+        ),
         ("mixed-run", error, "Files or receipts are of different runs or saves.", _CHOOSE, _runs),
         ("foreign-shard", error, "A file is the one of another checkpoint.", _CHOOSE, _foreign),
         (

@@ -8,7 +8,7 @@ from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.companion import Kind
 from ckptctl.provenance.assessment import Assessment
 from ckptctl.provenance.consensus import Dissent
-from ckptctl.provenance.counters import parameter_of
+from ckptctl.provenance.counters import Stamp, parameter_of
 from ckptctl.words import listed, runs_of
 
 MOST_NAMES = 8
@@ -27,6 +27,14 @@ def what(members: Sequence[Dissent]) -> str:
         names.append(f"optimizer step of {listed(list(dict.fromkeys(parameters)), 4)}")
     support = [one.support for one in members if one.support]
     return "; ".join((listed(names, 6), *support[:1]))
+
+
+def whose(stamps: Sequence[Stamp]) -> str:
+    """Name the parameters, or the groups of them, whose steps these are."""
+    names = dict.fromkeys(
+        parameter_of(one.key) if one.kind is Kind.OPTIMIZER else one.key for one in stamps
+    )
+    return listed(list(names), 3)
 
 
 def others(found: Assessment, step: int) -> str:

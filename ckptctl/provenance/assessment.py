@@ -17,6 +17,7 @@ from ckptctl.provenance.counters import Stamp
 from ckptctl.provenance.evidence import Evidence, FileStep, Identity, Source
 from ckptctl.provenance.peers import PeerView, keeps_pace, odd_times, peer_views, supports
 from ckptctl.provenance.similarity import Alike, Home, Proof, Tie, compare, home_of
+from ckptctl.provenance.tears import Tear, tears
 
 SAVED_AS = "the path it was saved under"
 """The key of what metadata says by the path that it holds."""
@@ -99,6 +100,12 @@ class Assessment:
         stamps = self.stamps
         confined = _confinement(self._checkpoint.items, stamps)
         return dissents(stamps, self.common, confined=confined, support=self._support)
+
+    @cached_property
+    def tears(self) -> list[Tear]:
+        """Optimizers that look as if they had been saved while they took a step."""
+        evidence = self.evidence
+        return tears(evidence.stamps, self._checkpoint, evidence.declared, evidence.neighbours)
 
     def _support(self, files: frozenset[str], step: int, common: int) -> Support:
         ranks = {rank_of(path) for path in files}

@@ -15,7 +15,7 @@ from dataclasses import replace
 from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.companion import Kind
-from ckptctl.provenance.counters import Stamp
+from ckptctl.provenance.counters import Stamp, optimizer_of
 
 _BY_CHANCE = 20
 """Ways of choosing so many lagging parameters of all: with fewer, all may lie in one file by chance."""
@@ -77,8 +77,8 @@ class Dissent:
 def _scheme(stamp: Stamp) -> str:
     if stamp.scheme:
         return stamp.scheme
-    if stamp.kind in (Kind.OPTIMIZER, Kind.GROUP):
-        return str(stamp.kind.value)
+    if stamp.kind in (Kind.OPTIMIZER, Kind.GROUP):  # two models may take steps of their own
+        return f"{stamp.kind.value} {optimizer_of(stamp)}"
     return stamp.key
 
 

@@ -37,6 +37,11 @@ _MOMENTS = frozenset(
     }
 )
 _LOOKED_UP = pattern(r"emb|(^|[._])w[tp]e([._]|$)|tok(en)?s?[._]|lookup|vocab|lm_head", re.I)
+_NUMBERS = pattern(r"\d+")
+_MODELS = pattern(
+    r"actor|critic|polic|value|generator|discriminator|teacher|student|reward", re.IGNORECASE
+)
+"""Names of models that are trained side by side, each by steps of its own."""
 _WIDEST, _DEEPEST, _MOST = 64, 8, 512
 
 Path = tuple[str | int, ...]
@@ -127,6 +132,8 @@ def _stamp(file: str, name: KeyName, value: object) -> Stamp | None:
         return Stamp(file, name.text, kind, number)
     if component in ("data", "rng", "model"):
         return None
+    if last == "step" and "param_groups" in name.path:
+        return Stamp(file, name.text, Kind.GROUP, number)
     if last in _SCHEDULER:
         step = number + _SCHEDULER[last]
         return Stamp(file, name.text, Kind.SCHEDULER, step) if step >= 0 else None
@@ -216,6 +223,23 @@ def moment_of(fqn: str) -> tuple[str, str] | None:
         if word in _MOMENTS and "state" in words[:index]:
             return ".".join(words[index + 1 :]), word
     return None
+
+
+def optimizer_of(stamp: Stamp) -> str:
+    """Name the optimizer whose step a stamp is of: the words before its state, without numbers.
+
+    Pipeline stages are told apart by numbers and count alike. Models that are trained side by side
+    count each for itself, also where one state dict holds the states of both.
+    """
+    words = stamp.key.split(".")
+    mark = "param_groups" if stamp.kind is Kind.GROUP else "state"
+    if mark not in words:
+        return ""
+    at = words.index(mark)
+    if at == 0 and mark in words[1:]:  # ``state`` wraps all
+        at = words.index(mark, 1)
+    model = [word for word in words[at + 1 : at + 2] if _MODELS.search(word)]
+    return ".".join(_NUMBERS.sub("#", word) for word in (*words[:at], *model))
 
 
 def parameter_of(key: str) -> str:

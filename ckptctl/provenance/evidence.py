@@ -61,6 +61,7 @@ class Neighbour:
     something differs. ``saved_as_one`` is true where both metadata carry one save id. ``modified``
     are times of its files. ``matched`` are the files that look like themselves there, ``exchanged``
     those that look like another. ``kin`` names, for further checkpoints, which of its files they hold too.
+    ``stamps`` are what it states of the steps that were asked for.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Neighbour:
     matched: frozenset[str] = frozenset()
     exchanged: tuple[Exchanged, ...] = ()
     kin: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    stamps: tuple[Stamp, ...] = ()
     problem: str = ""
 
 

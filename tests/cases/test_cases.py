@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cases import choosing, companions, deleting, reshaping, sealing
+from cases import choosing, companions, deleting, evidence, reshaping, sealing
 from cases.frame import Case, below, fact, names_of, snapshot, target
 from support.cli import Ended, make_old, run
 
@@ -22,6 +22,7 @@ SECTIONS = {
     "sealing": sealing.CASES,
     "reshaping": reshaping.CASES,
     "companions": companions.CASES,
+    "evidence": evidence.CASES,
 }
 ROWS = [
     pytest.param(case, id=f"{section}: {name}")

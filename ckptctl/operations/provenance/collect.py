@@ -28,7 +28,7 @@ from ckptctl.provenance.counters import (
 )
 from ckptctl.provenance.evidence import Likeness
 
-_MOST_STEPS, _MOST_OBJECTS = 16, 64
+_MOST_STEPS, _MOST_OBJECTS, _MOST_KEPT = 32, 64, 512
 _MOST_TAIL = 4 * TAIL
 
 
@@ -67,22 +67,25 @@ class Plan:
         self.kept: dict[str, dict[int, Item]] = {}
         self.spots: dict[str, list[Spot]] = {}
         items = checkpoint.items
-        counts: dict[tuple[str, Likeness | None], int] = {}
+        small: dict[tuple[str, Likeness | None, str], list[int]] = {}
         best: dict[str, dict[Likeness, list[tuple[int, int]]]] = {}
         for index, (fqn, path) in enumerate(zip(items.fqns, items.paths, strict=True)):
             wanted, kind = self._look(fqn)
             length = items.lengths[index]
             if wanted and length <= MOST_BYTES:
-                most = _MOST_STEPS if kind is Likeness.COUNT else _MOST_OBJECTS
-                counts[path, kind] = counts.get((path, kind), 0) + 1
-                if counts[path, kind] <= most:
-                    self.kept.setdefault(path, {})[items.offsets[index]] = items[index]
+                first = fqn.partition(".")[0] if kind is Likeness.COUNT else ""
+                small.setdefault((path, kind, first), []).append(index)
             if kind is not None and index not in items.transforms:
                 held = best.setdefault(path, {}).setdefault(kind, [])
                 held.append((-length, index))
                 if len(held) > 8:
                     held.sort()
                     del held[2:]
+        for (path, kind, _), indices in small.items():
+            chosen = _spread(indices, _MOST_STEPS) if kind is Likeness.COUNT else indices
+            kept = self.kept.setdefault(path, {})
+            for index in chosen[:_MOST_OBJECTS] if len(kept) < _MOST_KEPT else ():
+                kept[items.offsets[index]] = items[index]
         for path, one in checkpoint.companions.items():
             file = checkpoint.files[path]
             if one.form is Form.TORCH and one.state and 0 < file.size <= MAX_VALUE:
@@ -128,6 +131,12 @@ class Plan:
     def collector(self, path: str) -> Collector:
         """Return what picks up in one file."""
         return Collector(self, path, alone=self._alone)
+
+
+def _spread(indices: list[int], most: int) -> list[int]:
+    """Choose so many, the first and the last among them: what is torn parts them somewhere between."""
+    last, gaps = len(indices) - 1, most - 1
+    return indices if last < most else [indices[last * n // gaps] for n in range(most)]
 
 
 class Collector:

@@ -14,6 +14,7 @@ from ckptctl.operations.provenance.neighbours import named_part, neighbours_of
 from ckptctl.operations.verify.options import Options
 from ckptctl.provenance.counters import RunMark, Stamp
 from ckptctl.provenance.evidence import Evidence, Identity, Source
+from ckptctl.provenance.tears import torn_at
 from ckptctl.words import listed
 
 _MOST_NAMED = 12
@@ -43,11 +44,12 @@ def gather(
         if one.state and one.known and context.checkpoint.files[one.path].is_file
     ]
     said = context.beside.says
+    stamps = (*collected.stamps, *(one for one in said if isinstance(one, Stamp)))
     return Evidence(
         files=tuple(sorted({*context.present, *companions})),
         declared=by_name if declared is None else declared,
         named=named,
-        stamps=(*collected.stamps, *(one for one in said if isinstance(one, Stamp))),
+        stamps=stamps,
         counters=tuple(collected.counters),
         runs=(*collected.runs, *(one for one in said if isinstance(one, RunMark))),
         makers=dict(collected.makers),
@@ -60,6 +62,7 @@ def gather(
                 collected.summaries,
                 workers=options.workers,
                 numbers=not options.quick and options.asks("exchanged-shards"),
+                torn=stamps if torn_at(stamps) else (),
             )
             if plan is not None
             else ()

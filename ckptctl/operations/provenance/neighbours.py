@@ -24,6 +24,8 @@ from ckptctl.operations.place import Place, read_manifest, split
 from ckptctl.operations.provenance.collect import Plan, Spot
 from ckptctl.operations.provenance.compare_items import compare_items
 from ckptctl.operations.provenance.exchanges import exchanges_with
+from ckptctl.operations.provenance.steps import steps_in
+from ckptctl.provenance.counters import Stamp
 from ckptctl.provenance.evidence import Likeness, Neighbour
 from ckptctl.storage import Store
 
@@ -111,13 +113,16 @@ def neighbours_of(
     *,
     workers: int = 1,
     numbers: bool = False,
+    torn: Iterable[Stamp] = (),
 ) -> list[Neighbour]:
     """Compare a checkpoint with up to four others of its root.
 
     ``summaries`` are those that were picked up of its own items; with ``numbers`` those of a few
-    items are read here and there. What cannot be read of another
+    items are read here and there. ``torn`` are steps that look as if a save had been taken while the
+    optimizer took one; others are asked for theirs. What cannot be read of another
     checkpoint is said in its ``problem``; nothing is raised for it.
     """
+    stamps = tuple(torn)
     most = max(1, min(MOST_NEIGHBOURS, _MOST_OPENED // max(1, len(context.present))))
     found: list[Neighbour] = []
     try:
@@ -126,6 +131,8 @@ def neighbours_of(
             one = _compare(located, context, plan, summaries, sibling, workers)
             if numbers and not one.problem:
                 one = _with_exchanges(one, located, context, plan, sibling)
+            if stamps and not one.problem:
+                one = _with_steps(one, sibling, stamps)
             if one.alike and one.unlike:
                 one = replace(one, kin=_kin(sibling, known, plan, one.alike | one.unlike))
             found.append(one)
@@ -144,6 +151,13 @@ def _with_exchanges(
         return replace(one, problem=str(error))
     matched = frozenset(found.matched)
     return replace(one, matched=matched, exchanged=tuple(found.exchanged))
+
+
+def _with_steps(one: Neighbour, sibling: Sibling, stamps: Iterable[Stamp]) -> Neighbour:
+    try:
+        return replace(one, stamps=tuple(steps_in(sibling.located, stamps)))
+    except CkptctlError as error:
+        return replace(one, problem=str(error))
 
 
 def _kin(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Options", "Verdict", "Verification", "examine", "verification_of", "verify"]
 
 
-_DOUBTFUL = frozenset({"suspected-shard", "exchanged-shards"})
+_DOUBTFUL = frozenset({"suspected-shard", "exchanged-shards", "torn-step"})
 """Checks of identity whose warnings are about a file, and not about a name or the whole."""
 
 
