@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from ckptctl.dataclass import replace
 
 if TYPE_CHECKING:
     from ckptctl import results

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from ckptctl.checks.structure import FileLayout, Structure
 from ckptctl.completeness.audit import Audit, Wanted
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Fault, FaultKind, Item, TensorEntry
 from ckptctl.model.damage import describe_loss, describe_part
 from ckptctl.model.finding import Finding, Location, Severity, Stage, Touched

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ckptctl.checks.base import Check, Context, Hit
+from ckptctl.dataclass import replace
 from ckptctl.model.damage import describe_part
 from ckptctl.model.finding import Severity, Stage
 from ckptctl.model.observation import ItemSeen

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 
 from ckptctl.comparison.consequences import Consequence
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.model.geometry import Shape
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import field, replace
 from typing import Any
 
 from ckptctl.completeness.classifier import Key
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.model.checkpoint import Checkpoint, TensorEntry
 from ckptctl.model.components import OPTIMIZER_STATES
 from ckptctl.pattern import pattern

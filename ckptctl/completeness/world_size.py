@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 
 from ckptctl.completeness.classifier import Key
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.model.checkpoint import Checkpoint, rank_of
 from ckptctl.model.components import rank_element
 from ckptctl.model.manifest import RECEIPTS

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import field
 from functools import cached_property
 from typing import Protocol
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import NotFound, Refused, StorageError
 from ckptctl.formats.listing import list_files
 from ckptctl.model.belonging import belongs

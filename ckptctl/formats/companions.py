@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData
 from ckptctl.model.belonging import foreign
 from ckptctl.model.checkpoint import Fault, FaultKind, File

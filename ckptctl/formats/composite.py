@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import replace
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, replace
 from ckptctl.formats.base import Layout, Reads, StateSeen
 from ckptctl.formats.companions import Rule, companions_of, misfits
 from ckptctl.formats.dcp import reader

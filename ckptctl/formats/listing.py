@@ -7,9 +7,8 @@ the checkpoint itself once more.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import StorageError
 from ckptctl.model.belonging import foreign
 from ckptctl.model.checkpoint import File

@@ -9,9 +9,8 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, replace
 from ckptctl.model.checkpoint import Checkpoint, Entry, Fault, File, Items, SaveIdentity, Stored
 from ckptctl.model.geometry import Shape
 from ckptctl.model.paths import join

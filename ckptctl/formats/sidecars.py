@@ -11,10 +11,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import field
 from typing import Any
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData, NotFound
 from ckptctl.formats.pickles.values import MAX_VALUE, Described, decode_item
 from ckptctl.model.paths import join

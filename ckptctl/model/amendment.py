@@ -8,10 +8,9 @@ and rollbacks mean the same checkpoint before and after.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from typing import Any, ClassVar
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.model.manifest import Manifest, Record
 
 AMENDMENTS = "ckptctl.amendments"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import enum
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import TypeAlias
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.model.companion import Companion, Kind
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.finding import Location

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import field
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 
 UPDATES = "updates"
 """The way of counting of what grows by one whenever the optimizer takes a step."""

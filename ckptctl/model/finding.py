@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import field, replace
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.model.geometry import Box
 from ckptctl.model.result.plain import INTERNAL, PATH
 

@@ -10,12 +10,11 @@ import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import field
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TypeAlias
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 
 Shape: TypeAlias = tuple[int, ...]
 

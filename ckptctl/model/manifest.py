@@ -6,13 +6,11 @@ schema and carries a digest of itself, so that a torn or altered record is self-
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, ClassVar, TypeVar
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, fields, is_dataclass, replace
 from ckptctl.errors import MalformedData
 from ckptctl.model.belonging import clutter
 from ckptctl.model.record_fields import FileRecord as FileRecord
@@ -63,7 +61,7 @@ class Record:
     def document(self) -> dict[str, Any]:
         """Return the record as JSON has it, with schema and digest."""
         body: dict[str, Any] = {"schema": self.SCHEMA}
-        for item in dataclasses.fields(self):
+        for item in fields(self):
             if item.name != "digest":
                 body[item.name] = _plain(getattr(self, item.name))
         body["digest"] = _digest(body)
@@ -75,7 +73,7 @@ class Record:
 
     def sealed(self: RecordType) -> RecordType:
         """Return the record with its digest filled in."""
-        return dataclasses.replace(self, digest=self.document()["digest"])
+        return replace(self, digest=self.document()["digest"])
 
     def upgraded(self: RecordType) -> RecordType:
         """Return a record of an older schema as this release understands it."""
@@ -83,8 +81,8 @@ class Record:
 
 
 def _plain(value: object) -> object:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     if isinstance(value, Mapping):
@@ -153,7 +151,7 @@ class Manifest(Record):
         if not others:
             return self
         files = tuple(file for file in self.files if not clutter(file.path))
-        return dataclasses.replace(self, files=files, unpromised=others)
+        return replace(self, files=files, unpromised=others)
 
     @property
     def lost(self) -> dict[str, tuple[str, ...]]:
@@ -285,7 +283,7 @@ def decode(kind: type[RecordType], data: bytes) -> RecordType:
     if data != whole:
         raise MalformedData("it is not in the encoding of records: torn or altered")
     del body["schema"]
-    known = {item.name: item for item in dataclasses.fields(kind)}
+    known = {item.name: item for item in fields(kind)}
     unknown = sorted(set(body) - set(known))
     if unknown:
         raise MalformedData(f"it holds fields this schema does not have: {', '.join(unknown)[:80]}")
@@ -293,7 +291,7 @@ def decode(kind: type[RecordType], data: bytes) -> RecordType:
         record = kind(**typed(body), digest=actual)
     except TypeError:
         raise MalformedData("fields are missing from it") from None
-    for item in dataclasses.fields(record):
+    for item in fields(record):
         value = getattr(record, item.name)
         nameless = item.name == "world_size" and value is None and isinstance(record, Receipt)
         if nameless or not fits(item.name, value):

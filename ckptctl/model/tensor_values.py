@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.model.checkpoint import BoxIndex, Item, TensorEntry
 from ckptctl.model.finding import Gap, GapKind
 from ckptctl.model.geometry import Box, Shape

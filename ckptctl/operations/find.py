@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import TypeVar
 
+from ckptctl.dataclass import replace
 from ckptctl.errors import NotFound, NothingThere, RootMissing, StorageError
 from ckptctl.formats import registry
 from ckptctl.formats.base import Claim, Folder, Layout, Sure

@@ -10,9 +10,8 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import field
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import CkptctlError, Findings, NotFound, NothingThere, RootMissing
 from ckptctl.model.manifest import LATEST, POINTERS, TRASH
 from ckptctl.model.names import parse_name

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import cached_property
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, replace
 from ckptctl.model.checkpoint import Checkpoint, Items, rank_of
 from ckptctl.model.companion import Kind
 from ckptctl.model.names import parse_name

@@ -10,9 +10,8 @@ import enum
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, replace
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.companion import Kind
 from ckptctl.provenance.counters import Stamp, optimizer_of

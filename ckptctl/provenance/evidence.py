@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import field
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.model.checkpoint import Fault
 from ckptctl.model.finding import Gap
 from ckptctl.model.manifest import Receipt

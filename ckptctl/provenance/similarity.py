@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.provenance.counters import Stamp, looked_up, moment_of, parameter_of, tails_of
 from ckptctl.provenance.evidence import Likeness, Neighbour

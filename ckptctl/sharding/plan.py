@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
 from typing import Any, TypeAlias
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.model.checkpoint import Entry, Items, TensorEntry
 from ckptctl.model.geometry import Box
 from ckptctl.model.manifest import canonical

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.sharding.mesh import DATA_AXES, MODEL_AXES, REPLICA_AXES, Mesh
 from ckptctl.sharding.rank_state import Family, RankKey
 from ckptctl.words import ranks as ranks_in_words

@@ -17,7 +17,7 @@ import atexit, json, sys
 atexit.register(lambda: sys.stderr.write("\\nLOADED " + json.dumps(sorted(sys.modules))))
 """
 HEAVY = (
-    "aiohttp", "asyncio", "concurrent.futures", "email", "fsspec", "http", "logging", "multiprocessing",
+    "aiohttp", "asyncio", "concurrent.futures", "dataclasses", "email", "fsspec", "http", "logging", "multiprocessing",
     "numpy", "random", "rich", "socket", "ssl", "tempfile", "torch", "unittest", "zstandard",
 )  # fmt: skip
 HASHES = ("_hashlib", "hashlib", "xxhash")

@@ -120,8 +120,8 @@ OPERATION = '''"""Count checkpoints."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ckptctl.dataclass import dataclass
 from ckptctl.model.result.answer import Answer
 from ckptctl.operations.find import Place
 

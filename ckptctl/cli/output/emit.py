@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from importlib import import_module
 from typing import Protocol
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import UsageError
 from ckptctl.exit_codes import ExitCode
 from ckptctl.model.result.answer import Answer

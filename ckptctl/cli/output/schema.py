@@ -6,7 +6,6 @@ what is made here.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import types
 import typing
@@ -15,6 +14,7 @@ from typing import Any, Union
 
 from ckptctl import results
 from ckptctl.cli.output.as_json import schema_id
+from ckptctl.dataclass import Field, fields, is_dataclass
 from ckptctl.exit_codes import ExitCode
 from ckptctl.model.result.plain import INTERNAL, PATH, TIME, plain
 from ckptctl.model.result.verdict import Verdict
@@ -110,7 +110,7 @@ class _Maker:
             return {"type": "object", "additionalProperties": self.of(arguments[1])}
         if isinstance(hint, type) and issubclass(hint, enum.Enum):
             return {"enum": [plain(member) for member in hint]}
-        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        if is_dataclass(hint) and isinstance(hint, type):
             return {"$ref": f"#/$defs/{self._definition(hint)}"}
         return {}
 
@@ -129,21 +129,21 @@ class _Maker:
         self._names[kind] = name
         self.definitions[name] = {}
         hints = typing.get_type_hints(kind)
-        fields = {
+        found = {
             one.name: one
-            for one in dataclasses.fields(kind)
+            for one in fields(kind)
             if one.metadata.get("format") != INTERNAL["format"]
         }
         self.definitions[name] = {
             "description": (kind.__doc__ or "").split("\n")[0],
             "type": "object",
-            "properties": {key: self._field(one, hints[key]) for key, one in fields.items()},
-            "required": [*fields],
+            "properties": {key: self._field(one, hints[key]) for key, one in found.items()},
+            "required": [*found],
             "additionalProperties": False,
         }
         return name
 
-    def _field(self, field: dataclasses.Field[Any], hint: Any) -> dict[str, Any]:
+    def _field(self, field: Field, hint: Any) -> dict[str, Any]:
         form = field.metadata.get("format")
         if form == TIME["format"]:
             when = {"type": "string", "format": "date-time"}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import field
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData
 from ckptctl.formats.budget import fault_kind
 from ckptctl.formats.dcp.classes import (

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import lru_cache
 
 from ckptctl.crc import crc32
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, replace
 from ckptctl.errors import MalformedData
 from ckptctl.formats.budget import item_fault_kind
 from ckptctl.formats.items import transforms

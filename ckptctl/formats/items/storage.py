@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from types import TracebackType
 from typing import IO
 
+from ckptctl.dataclass import replace
 from ckptctl.errors import MalformedData, ShortRead
 from ckptctl.formats.items import transforms
 from ckptctl.formats.items.bytes import RUN

@@ -6,8 +6,8 @@ torchtitan writes such directories, and so does whoever calls ``dcp.save``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import replace
 
+from ckptctl.dataclass import replace
 from ckptctl.errors import NotFound
 from ckptctl.formats.base import (
     Claim,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
+from ckptctl.dataclass import replace
 from ckptctl.formats.base import Claim, Folder, Layout, Reads, Sure
 from ckptctl.formats.claims import directory, file, is_checkpoint, missing_of_sets
 from ckptctl.formats.torch.layout import SUFFIXES

@@ -13,10 +13,9 @@ import re
 import struct
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from typing import Any, TypeGuard
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData, StorageError
 from ckptctl.formats.safetensors.sets import need_one, sets_of
 from ckptctl.model.checkpoint import (

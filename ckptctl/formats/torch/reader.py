@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from ckptctl.crc import crc32
+from ckptctl.dataclass import replace
 from ckptctl.errors import MalformedData, TooDeep
 from ckptctl.formats.budget import Budget, fault_kind
 from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE

@@ -6,13 +6,14 @@ written in ISO 8601, and ``PATH`` a path or URL as a user typed it, written as a
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import enum
 import math
 import os
 from collections.abc import Mapping
 from typing import Any
+
+from ckptctl.dataclass import Field, fields, is_dataclass
 
 TIME: Mapping[str, str] = {"format": "date-time"}
 PATH: Mapping[str, str] = {"format": "path"}
@@ -28,10 +29,10 @@ def plain(value: object) -> Any:
         return described()
     if isinstance(value, enum.Enum):
         return getattr(value, "word", value.value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value) and not isinstance(value, type):
         return {
             f.name: _field(getattr(value, f.name), f)
-            for f in dataclasses.fields(value)
+            for f in fields(value)
             if f.metadata.get("format") != INTERNAL["format"]
         }
     if isinstance(value, Mapping):
@@ -49,7 +50,7 @@ def plain(value: object) -> Any:
     return value
 
 
-def _field(value: object, field: dataclasses.Field[Any]) -> Any:
+def _field(value: object, field: Field) -> Any:
     form = field.metadata.get("format")
     if form == TIME["format"] and isinstance(value, int | float):
         return iso(value)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import field
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData, StorageError
 from ckptctl.model.manifest import LATEST, Manifest, PointerRevision
 from ckptctl.operations.catalog.resolution import Skipped

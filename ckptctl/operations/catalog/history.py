@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field
 
 from ckptctl import protocol
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData, NothingThere
 from ckptctl.model.amendment import AMENDMENTS
 from ckptctl.model.manifest import LATEST, MANIFEST, QUARANTINE, TRASH

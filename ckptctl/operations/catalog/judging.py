@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ckptctl import protocol
+from ckptctl.dataclass import replace
 from ckptctl.errors import MalformedData, StorageError
 from ckptctl.model.manifest import PointerRevision
 from ckptctl.operations import fitness

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import field, replace
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import MalformedData, NothingThere, StorageError
 from ckptctl.model.checkpoint import File, rank_of
 from ckptctl.model.commit_state import State

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field, replace
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import Findings, StorageError, UsageError
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH, TIME

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import UsageError
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH

@@ -8,12 +8,11 @@ recorded the bytes cannot be proven, and whoever vouches for them has to say so.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import field
 from threading import Lock
 from typing import TypeAlias
 
 from ckptctl.crc import crc32
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData
 from ckptctl.formats.items.bytes import RUN
 from ckptctl.model.checkpoint import Item, Stored

@@ -10,10 +10,9 @@ import fnmatch
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import field
 
 from ckptctl.crc import crc32
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData, NotFound, Refused
 from ckptctl.formats.items.storage import decode, look
 from ckptctl.formats.pickles.plain import pickle_plain

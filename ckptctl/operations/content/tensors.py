@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import field
 from threading import Lock
 from types import TracebackType
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData, NotFound, NothingThere, Refused
 from ckptctl.formats.items.scan import scan_items
 from ckptctl.formats.items.storage import DECODED_SLACK, decode, locate_tensor

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from ckptctl import protocol
+from ckptctl.dataclass import replace
 from ckptctl.errors import Findings, MalformedData, Refused, StorageError, UsageError
 from ckptctl.formats.items.casting import CASTABLE
 from ckptctl.model.checkpoint import TensorEntry

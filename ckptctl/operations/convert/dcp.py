@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ckptctl.completeness.classifier import Classifier
+from ckptctl.dataclass import replace
 from ckptctl.errors import MalformedData, UsageError
 from ckptctl.formats.pickles.plain import pickle_plain
 from ckptctl.formats.torch.zip_writer import WRITABLE

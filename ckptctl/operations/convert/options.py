@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
 from threading import Event, Lock
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import Refused
 from ckptctl.formats.items.casting import Loss, cast, castable
 from ckptctl.formats.safetensors.writer import Line

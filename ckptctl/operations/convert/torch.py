@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
+from ckptctl.dataclass import replace
 from ckptctl.errors import Findings, MalformedData
 from ckptctl.formats.pickles.plain import fragment, pickle_plain
 from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData, StorageError
 from ckptctl.formats.pickles.tensors import TABLE, StorageRef, TensorRef
 from ckptctl.formats.pickles.unpickler import Opaque

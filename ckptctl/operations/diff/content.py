@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import field, replace
 
 from ckptctl.comparison.difference import ContentResult, ContentRow, Verdict, consequence_in
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import MalformedData, NothingThere, Refused, StorageError
 from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import Checkpoint, Item, Stored, TensorEntry

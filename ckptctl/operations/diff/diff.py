@@ -5,11 +5,10 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import field, replace
 
 from ckptctl.comparison.consequences import standard_facts
 from ckptctl.comparison.difference import Diff, FailOn, SideSeen
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import MalformedData, UsageError
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.names import parse_name

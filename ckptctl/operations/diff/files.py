@@ -7,11 +7,10 @@ rest, such as a configuration or a tokenizer, is named as not compared.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from ckptctl.comparison.consequences import Consequence
 from ckptctl.comparison.difference import ContentRow, KeyChange, Verdict, consequence_in
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, replace
 from ckptctl.errors import StorageError
 from ckptctl.formats.items.scan import block_of
 from ckptctl.hashing import Hasher

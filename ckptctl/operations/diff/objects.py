@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ckptctl.comparison.difference import ContentRow, Verdict
+from ckptctl.dataclass import replace
 from ckptctl.model.checkpoint import Item
 from ckptctl.operations.content.digest import object_digest
 from ckptctl.operations.content.tensors import TensorSource

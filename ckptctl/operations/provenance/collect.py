@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 
 from ckptctl.checks import Context
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import MalformedData, UnsafeData
 from ckptctl.formats.items.crc_summary import TAIL, CrcSummary, summary_from, summary_in
 from ckptctl.formats.pickles.values import MAX_VALUE, decode_item, decode_pickle

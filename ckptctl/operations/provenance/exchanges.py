@@ -8,11 +8,10 @@ Of the numbers of a few items the first thousands are read, here and there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ckptctl.checks import Context
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData, NotFound
 from ckptctl.formats.items.casting import CASTABLE, widened
 from ckptctl.formats.items.crc_summary import TAIL

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, replace
 from typing import Any
 
 from ckptctl.comparison.consequences import standard_facts
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import MalformedData, Refused
 from ckptctl.formats.pickles.unpickler import Opaque, attributes_of
 from ckptctl.formats.pickles.values import MAX_VALUE

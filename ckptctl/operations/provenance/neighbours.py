@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from ckptctl.checks import Context
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, replace
 from ckptctl.errors import CkptctlError, MalformedData, NotFound, StorageError
 from ckptctl.formats.items.crc_summary import CrcSummary, says_something, summary_of
 from ckptctl.model.checkpoint import File

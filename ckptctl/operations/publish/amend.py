@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from ckptctl import protocol
+from ckptctl.dataclass import replace
 from ckptctl.errors import Findings, MalformedData, Refused, StorageError, UsageError
 from ckptctl.model.amendment import Amendment
 from ckptctl.model.manifest import Manifest, Receipt

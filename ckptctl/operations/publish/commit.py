@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from contextlib import suppress
-from dataclasses import replace
 
 from ckptctl import protocol
 from ckptctl.checks import by_id
 from ckptctl.completeness.classifier import Classifier
+from ckptctl.dataclass import replace
 from ckptctl.errors import CkptctlError, Conflict, Findings, Refused, StorageError
 from ckptctl.model.amendment import AMENDMENTS
 from ckptctl.model.checkpoint import rank_of

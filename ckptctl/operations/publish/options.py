@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from typing import Any
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.hashing import DEFAULT
 from ckptctl.model.manifest import Manifest, Unpromised
 from ckptctl.model.result.answer import Answer

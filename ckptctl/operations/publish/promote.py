@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from ckptctl import protocol
 from ckptctl.completeness.audit import Wanted
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, replace
 from ckptctl.errors import (
     CkptctlError,
     Conflict,

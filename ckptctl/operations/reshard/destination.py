@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, replace
 from ckptctl.errors import (
     CkptctlError,
     Conflict,

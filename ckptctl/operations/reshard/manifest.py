@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ckptctl import protocol
 from ckptctl.comparison.consequences import standard_facts
+from ckptctl.dataclass import replace
 from ckptctl.formats import registry
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.manifest import Manifest

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
+from ckptctl.dataclass import replace
 from ckptctl.errors import UsageError
 from ckptctl.model.result.plain import absolute
 from ckptctl.operations.catalog.resolution import Resolution, ResolveOptions

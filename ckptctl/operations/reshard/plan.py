@@ -10,10 +10,9 @@ from __future__ import annotations
 import fnmatch
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 
 from ckptctl.completeness.classifier import Classifier
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData, UsageError
 from ckptctl.formats.registry import sharded_writer
 from ckptctl.formats.torch.zip_writer import WRITABLE, item_length, object_length

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import field, replace
 
 from ckptctl import protocol
 from ckptctl.completeness.classifier import Classifier
 from ckptctl.completeness.world_size import holdings, world_of
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import Refused, UsageError
 from ckptctl.formats.torch.layout import SUFFIXES
 from ckptctl.model.names import parse_name

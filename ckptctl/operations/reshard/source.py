@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import replace
 
 from ckptctl import protocol
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, replace
 from ckptctl.errors import (
     Findings,
     MalformedData,

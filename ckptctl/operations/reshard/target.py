@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
-from dataclasses import replace
 from threading import Event
 from uuid import uuid4
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, replace
 from ckptctl.errors import Conflict, MalformedData, Refused
 from ckptctl.formats import registry
 from ckptctl.model.manifest import MANIFEST, FileRecord, decode

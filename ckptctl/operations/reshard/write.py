@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, replace
 from ckptctl.errors import MalformedData
 from ckptctl.formats.torch.zip_writer import write_object, write_tensor
 from ckptctl.hashing import Hasher

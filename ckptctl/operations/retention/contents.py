@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import NotFound
 from ckptctl.formats import registry
 from ckptctl.model.manifest import MANIFEST, POINTERS, QUARANTINE

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from ckptctl import protocol
+from ckptctl.dataclass import replace
 from ckptctl.errors import Conflict, MalformedData, NotFound
 from ckptctl.formats import registry
 from ckptctl.model.commit_state import State

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import field
 
 from ckptctl import protocol
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import NotFound, StorageError
 from ckptctl.formats.base import read_small
 from ckptctl.model.manifest import LATEST, POINTERS

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field
 from itertools import islice
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import CkptctlError
 from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.commit_state import State

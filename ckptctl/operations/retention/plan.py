@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from ckptctl import protocol
+from ckptctl.dataclass import replace
 from ckptctl.errors import MalformedData, Refused, StorageError
 from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import TRASH

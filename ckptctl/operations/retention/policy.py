@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import UsageError
 from ckptctl.model.commit_state import State
 from ckptctl.model.result.answer import Answer

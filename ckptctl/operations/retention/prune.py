@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
+from ckptctl.dataclass import replace
 from ckptctl.errors import Refused
 from ckptctl.model.manifest import TRASH
 from ckptctl.operations.place import Place, address

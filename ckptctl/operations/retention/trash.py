@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import Conflict, MalformedData, NotFound, Refused, StorageError, UsageError
 from ckptctl.formats.base import read_small
 from ckptctl.model.manifest import MAX_RECORD, TRASH, TrashRecord, decode, trash_path

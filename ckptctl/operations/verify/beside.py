@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from ckptctl.checks import COMPANION_CHECKS, Context
+from ckptctl.dataclass import replace
 from ckptctl.errors import MalformedData, NotFound
 from ckptctl.formats.companions import LARGEST, digests_in, read_json
 from ckptctl.model.checkpoint import Fault, FaultKind

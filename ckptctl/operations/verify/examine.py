@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field, replace
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from ckptctl.checks import ITEM_CHECKS, Context
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import StorageError
 from ckptctl.formats.companions import LEGACY
 from ckptctl.formats.items.scan import block_of, scan_items

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import field, replace
 
 from ckptctl.completeness.audit import Wanted
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.model.finding import Gap, GapKind, Severity
 
 

@@ -6,7 +6,6 @@ knows another. Bytes are read in one of them, for all.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Protocol
 
 from ckptctl.checks import (
@@ -19,6 +18,7 @@ from ckptctl.checks import (
     VALUE_CHECKS,
     Context,
 )
+from ckptctl.dataclass import replace
 from ckptctl.model.checkpoint import Fault, FaultKind, TensorEntry
 from ckptctl.model.finding import Coverage, Gap, GapKind, Report, Stage
 from ckptctl.model.observation import Against, Objects

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import field, replace
 
 from ckptctl.checks import Context
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.hashing import algorithm_of
 from ckptctl.model.checkpoint import Item
 from ckptctl.model.companion import Form

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from ckptctl.completeness.audit import Audit
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import StorageError
 from ckptctl.model.finding import Finding, Report
 from ckptctl.model.result.answer import Answer

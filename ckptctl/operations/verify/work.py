@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from ckptctl import protocol
 from ckptctl.checks import IDENTITY_CHECKS, Check, Context, by_id
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import StorageError
 from ckptctl.model.finding import Coverage, Finding, Report, Severity
 from ckptctl.model.observation import Against

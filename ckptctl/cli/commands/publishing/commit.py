@@ -1,7 +1,6 @@
 """``ckptctl commit``."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +27,7 @@ from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
 from ckptctl.cli.output.text import Screen, plural, safe, size
+from ckptctl.dataclass import replace
 from ckptctl.errors import CkptctlError, UsageError
 from ckptctl.results import Committed
 from ckptctl.words import listed
