@@ -196,7 +196,7 @@ def test_a_state_is_copied_as_torch_copies_it() -> None:
 
 KINDS = {**kinds.python(), **kinds.with_numpy(), **kinds.with_torch()}
 UNSAVABLE = {"dataclass field", "memory format"}
-PROTOCOLS = (2, 4, 5)
+PROTOCOLS = (1, 2, 4, 5)
 
 
 def saved(value: Any, protocol: int) -> bytes:
@@ -215,9 +215,27 @@ def test_what_people_keep_is_no_damage(name: str) -> None:
     for protocol in PROTOCOLS:
         try:
             item = saved(KINDS[name](), protocol)
-        except (TypeError, AttributeError, pickle.PicklingError):
+        except (TypeError, ValueError, AttributeError, pickle.PicklingError):
             continue  # some need a later protocol
         values.decode_item(item)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        b"c__builtin__\ngetattr\n(cpkg\nBits\n" + _text("A") + b"tR",
+        b"cpkg\nBits\nK\x04\x85R",
+        b"K\x08",
+    ],
+    ids=["a member", "of a value", "a number"],
+)
+def test_flags_of_an_older_python_are_joined(flags: bytes) -> None:
+    """Python 3.11.0 to 3.11.3 pickle a flag of two as ``or_`` of the two."""
+    one = b"c__builtin__\ngetattr\n(cpkg\nBits\n" + _text("B") + b"tR"
+    joined = b"\x80\x02c_operator\nor_\n(" + one + flags + b"tR."
+    assert isinstance(unpickler.load(joined, {**values.value_table()})[0], Opaque)
+    for refused in PLACES.values():
+        assert refused(b"\x80\x02c_operator\nor_\n(" + one + b"cos\nsystem\ntR.")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -6,8 +6,10 @@ import collections
 import io
 import math
 import os
+import pathlib
 import pickle
 import shutil
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -464,7 +466,7 @@ def agrees(seen: object, loaded: object) -> bool:
                 for key, other in zip(seen, loaded, strict=True)
             )
         )
-    if type(loaded) in (list, collections.deque) or isinstance(loaded, tuple):
+    if type(loaded) in (list, collections.deque, tuple, torch.Size):
         kind = tuple if isinstance(loaded, tuple) else list
         return type(seen) is kind and len(seen) == len(loaded) and all(map(agrees, seen, loaded))
     if type(loaded) in (set, frozenset):
@@ -480,6 +482,8 @@ def agrees(seen: object, loaded: object) -> bool:
 def generator_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let torch find the classes that the scripts of the fixtures define."""
     monkeypatch.syspath_prepend(str(FIXTURES / "make"))
+    # so Python 3.13 names the module of the classes of paths
+    monkeypatch.setitem(sys.modules, "pathlib._local", pathlib)
 
 
 @pytest.mark.usefixtures("generator_classes")

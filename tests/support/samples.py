@@ -122,6 +122,8 @@ FIXTURE_CASES = [
     "hsdp/step-12",
     "no_crc/step-1",
     "no_dist/step-12",
+    *steps("pythons", "3.8/step-3", "3.9/step-3", "3.10/step-3", "3.11/step-3", "3.11.2/step-3"),
+    *steps("pythons", "3.12/step-3", "3.13/step-3", "3.14/step-3"),
     "rank_local/step-12",
     "thread_count_3/step-12",
     "tp_fsdp/step-12",

@@ -24,6 +24,7 @@ from ckptctl.formats.pickles.forms import (
     is_plain,
     iterated,
     iterates,
+    joined,
     looks_like_class,
     maps,
     members,
@@ -69,12 +70,15 @@ def _tensor_of_class(args: Arguments) -> bool:
 
 def _new_class(args: Arguments) -> bool:
     """``copyreg._reconstructor(class, base, state)`` of protocols 0 and 1."""
-    return (
-        len(args) == 3
-        and is_class(args[0])
-        and is_member(args[1])
-        and is_plain(args[2])
-        and may_make(args[0].module, args[0].name, ())
+    if len(args) != 3:
+        return False
+    made, base, state = args
+    if not is_class(made):
+        return False
+    return may_make(made.module, made.name, ()) and (
+        (is_class(base) and base.label() == "builtins.object" and state is None)
+        or (is_member(base) and (contained((state,)) or is_plain(state)))
+        or (isinstance(base, Function) and type(state) is bytes)  # a subclass of bytes
     )
 
 
@@ -102,6 +106,8 @@ CALLS: dict[tuple[str, str], Form] = {
     ("functools", "reduce"): union_of,
     ("_functools", "partial"): partial_of,
     ("_functools", "reduce"): union_of,
+    ("_operator", "or_"): joined,
+    ("operator", "or_"): joined,
     ("_operator", "getitem"): subscript,
     ("operator", "getitem"): subscript,
     **{
@@ -232,6 +238,22 @@ _MADE_WITH_ARGUMENTS = frozenset(
 )
 
 
+_SMALL_CLASSES = frozenset(
+    "autocast context detect_anomaly device device_index device_of dual_level emit_itt emit_nvtx "
+    "enable_grad graph group immutable_dict immutable_list inference_mode lazy_property no_grad "
+    "profile record_function safe_globals save_on_cpu saved_tensors_hooks set_detect_anomaly "
+    "set_grad_enabled set_multithreading_enabled skip_data strict_fusion structseq verbose "
+    "_initial_mode _enable_get_lr_call _node_list _reduce_op _remote_device".split()
+)
+"""Classes of torch's that are written as functions are; whatever else is so written is one."""
+
+
+def _is_small_class(module: str, name: str) -> bool:
+    return name == "object" or (
+        name in _SMALL_CLASSES and module.partition(".")[0] == "torch" and module != "torch"
+    )
+
+
 def may_call(module: str, name: str, args: Arguments) -> bool:
     """Tell whether an unknown callable may be applied to these arguments."""
     form = CALLS.get((module, name))
@@ -250,7 +272,7 @@ def may_make(module: str, name: str, args: Arguments) -> bool:
     """Tell whether an unknown class may be made with these arguments (``NEWOBJ``)."""
     return (
         not is_platform(module)
-        or (not args and (looks_like_class(name) or module.startswith("torch") or name == "object"))
+        or (not args and (looks_like_class(name) or _is_small_class(module, name)))
         or (
             (module, name) in _MADE_WITH_ARGUMENTS
             and not any(isinstance(one, Function) for one in args)
@@ -293,6 +315,15 @@ def makes(function: Opaque) -> bool:
         and not is_platform(maker.module)
         and (maker.module, maker.name) == (given[0].module, f"{given[0].name}.__new__")
     )
+
+
+def makes_first(module: str, name: str, args: Arguments) -> Opaque | None:
+    """Return the object that a helper of ``copyreg`` makes of the class that it is given first."""
+    made = args[0] if module == "copyreg" and args else None
+    if not is_class(made):
+        return None
+    given = args[1:] if name == "__newobj__" else args[2:]
+    return made(*(one for one in given if name == "__newobj__" or one is not None))
 
 
 def may_fill(module: str, name: str) -> bool:

@@ -11,6 +11,7 @@ from ckptctl.formats.budget import MAX_DEPTH, Budget
 from ckptctl.formats.pickles.allowed import (
     is_platform,
     makes,
+    makes_first,
     may_call,
     may_fill,
     may_make,
@@ -107,7 +108,8 @@ class Effects:
         if isinstance(function, type) and issubclass(function, Opaque):
             module, name = function.module, function.name
             if may_call(module, name, args):
-                return function(*args)
+                made = makes_first(module, name, args)
+                return function(*args) if made is None else made
             if self._foreign and not is_platform(module):
                 self.tolerated.append(function.label())
                 return function(*args)

@@ -95,6 +95,13 @@ def union_of(args: Arguments) -> bool:
     )
 
 
+def joined(args: Arguments) -> bool:
+    """``or_`` of a flag's members, or of one with a number: so Python 3.11.0 to 3.11.3 pickle it."""
+    return len(args) == 2 and all(
+        type(one) is int or is_member(one) or isinstance(one, Opaque) for one in args
+    )
+
+
 def subscript(args: Arguments) -> bool:
     """``list[int]`` and what ``typing`` makes: a class with the classes in its brackets."""
     holder, parts = args if len(args) == 2 else (None, ())
