@@ -41,8 +41,11 @@ def _missing_entry(context: Context, _: None) -> Iterator[Hit]:
         have = stored.get(fqn, set())
         if isinstance(entry, ObjectEntry):
             # a value that the metadata itself holds is stored nowhere else
-            if not have and fqn not in context.checkpoint.values:
-                yield Hit("nothing says where it is stored", Location(file=source, fqn=fqn), fqn)
+            if None not in have and fqn not in context.checkpoint.values:
+                only = ": only a part is, as of a tensor" if have else ""
+                yield Hit(
+                    f"nothing says where it is stored{only}", Location(file=source, fqn=fqn), fqn
+                )
             continue
         for box in entry.boxes:
             if box.offsets not in have:  # torch asks for a whole tensor by its origin as well

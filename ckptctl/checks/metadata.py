@@ -18,11 +18,29 @@ _OVERSIZED = "no writer makes such bytes: do not load {checkpoint}, and find out
 _QUIET_MODULES = ("torch.", "megatron.", "olmo_core.", "nvidia_resiliency_ext.", "builtins.")
 
 
+_NAMED = frozenset("Size device dtype finfo iinfo layout memory_format Tensor Generator".split())
+"""What may be named of the module ``torch`` itself, besides dtypes and storages."""
+
+
+def _is_strange(name: str) -> bool:
+    module, _, own = name.rpartition(".")
+    return module == "torch" and own not in _NAMED and not own.endswith("Storage")
+
+
 def _unknown_class(context: Context, _: None) -> Iterator[Hit]:
     unsafe = any(fault.kind is FaultKind.UNSAFE_METADATA for fault in context.checkpoint.faults)
-    names = [n for n in context.checkpoint.opaque_classes if not n.startswith(_QUIET_MODULES)]
+    opaque = context.checkpoint.opaque_classes
+    source = context.checkpoint.sources[0] if context.checkpoint.sources else None
+    for name in [] if unsafe else [n for n in opaque if _is_strange(n)][:4]:
+        yield Hit(
+            f"names {name}, which no metadata of torch does: where a torch lacks it, it cannot read "
+            "the checkpoint at all",
+            Location(file=source),
+            severity=Severity.WARNING,
+            remedy="try `dcp.load` of {checkpoint} with the torch that is to read it",
+        )
+    names = [n for n in opaque if not n.startswith(_QUIET_MODULES)]
     if names and not unsafe:
-        source = context.checkpoint.sources[0] if context.checkpoint.sources else None
         yield Hit(
             f"holds objects of {', '.join(names[:4])}, which were kept closed",
             Location(file=source),
@@ -178,7 +196,8 @@ CHECKS: tuple[Check[None], ...] = (
         "unknown-class",
         Stage.METADATA,
         Severity.NOTE,
-        "The metadata holds objects of classes this tool does not know.",
+        "The metadata holds objects of classes this tool does not know. A warning for a name of the "
+        "module `torch` itself that no metadata has: a torch that lacks it cannot read the metadata.",
         "nothing to do, unless the names surprise you",
         _unknown_class,
     ),

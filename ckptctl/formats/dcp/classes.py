@@ -35,6 +35,14 @@ def is_stock(module: str) -> bool:
     )
 
 
+_HASHED = frozenset({str, int, bool, float, type(None)})
+
+
+def _is_hashed(value: object) -> bool:
+    kind = type(value)
+    return kind in _HASHED or (kind is tuple and _HASHED.issuperset(map(type, value)))  # type: ignore[call-overload]
+
+
 class Record(Stateful):
     """Base of our stand-ins for the metadata classes: they keep the fields they were filled with."""
 
@@ -82,7 +90,15 @@ class IndexRecord(Record):
     """``MetadataIndex``; hashed by identity, as two ranks' replicas may be equal."""
 
     __slots__ = ()
-    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        """Refuse where torch, which hashes the fields, could not; they are looked at elsewhere."""
+        state = self.state
+        if type(state) is not dict or "fqn" not in state:
+            raise MalformedData("an index without a name is a key")
+        if not all(map(_is_hashed, state.values())):
+            raise MalformedData("an index is a key whose fields cannot be hashed")
+        return object.__hash__(self)
 
 
 class StorageRecord(Record):

@@ -32,6 +32,7 @@ from ckptctl.formats.dcp.classes import (
     sound_properties,
 )
 from ckptctl.formats.dcp.metadata import Parsed, read_rest, root_state
+from ckptctl.formats.pickles.allowed import may_make
 from ckptctl.formats.pickles.stand_ins import DtypeName, Function, Opaque, Sealed, opaque_class
 from ckptctl.model.checkpoint import Items, ObjectEntry, TensorEntry
 from ckptctl.model.dtypes import NAMES, canonical
@@ -203,6 +204,8 @@ def _filled(kind: type) -> type:
     """Derive a class that Python's own unpickler fills in by way of ``take_state``."""
 
     def make(cls: type) -> object:
+        if issubclass(kind, Opaque) and not may_make(kind.module, kind.name, ()):
+            raise Unusual
         made: object = object.__new__(cls)
         kind.__init__(made)  # type: ignore[misc]
         return made
