@@ -25,6 +25,7 @@ def commit(
     mapping: Mapping[str, str] | None = None,
     workers: int | None = None,
     amend: bool = False,
+    accept: Iterable[str] = (),
     reason: str = "",
     dry_run: bool = False,
     framework: str = "",
@@ -34,7 +35,9 @@ def commit(
 
     ``identity`` are facts about the run, or a JSON, YAML or TOML file of them. One that is committed
     already, with the same bytes and as the same thing, is left as it is. With ``amend`` it gets
-    another step, run, number of ranks or facts, and promises what it did. Raises ``Findings`` for
+    another step, run, number of ranks or facts, and promises what it did. ``accept`` names checks, or
+    ``CHECK:GLOB`` with a pattern of files or keys, whose findings are accepted and recorded with the
+    ``reason``; none of them may prove damage. Raises ``Findings`` for
     what is not whole, ``Refused`` or ``Conflict`` where it is committed as something else or the
     store cannot commit, ``OutcomeUnknown`` where the last answer was lost.
     """
@@ -42,7 +45,7 @@ def commit(
     from ckptctl.operations import requests
     from ckptctl.operations.publish.commit import commit_checkpoint
     from ckptctl.operations.publish.options import CommitOptions
-    from ckptctl.operations.target import open_for_records
+    from ckptctl.operations.target import open_for_records, text_of
 
     if isinstance(identity, str | os.PathLike):
         from ckptctl.operations.provenance.facts_file import read_identity
@@ -57,6 +60,7 @@ def commit(
         algorithm=algorithm,
         mapping=requests.wanted("", (), mapping or {}).mapping,
         dry_run=dry_run,
+        accepting=requests.accepting(accept, reason, path=text_of(path)),
     )
     if workers is not None:
         options = options.with_workers(workers)
@@ -65,8 +69,8 @@ def commit(
         from ckptctl.operations.publish.amend import amend_checkpoint
 
         return amend_checkpoint(store, place, options=options, reason=reason, progress=progress)
-    if reason:
-        raise UsageError("`reason` is for `amend`: a commit needs none")
+    if reason and not options.accepting.wishes:
+        raise UsageError("`reason` is for `amend` and `accept`: a commit needs none")
     return commit_checkpoint(store, place, options=options, progress=progress)
 
 
@@ -81,6 +85,7 @@ def promote(
     mapping: Mapping[str, str] | None = None,
     expect: int | None = None,
     rollback: bool = False,
+    accept: Iterable[str] = (),
     workers: int | None = None,
     dry_run: bool = False,
     framework: str = "",
@@ -88,14 +93,16 @@ def promote(
 ) -> results.Promoted:
     """Verify a committed checkpoint against its manifest and move ``latest_committed`` to it.
 
+    ``accept`` is what it is for ``commit``: the acceptance is an amendment of the manifest.
     Raises ``Findings`` for what does not verify, ``Refused`` for what is not committed, is
     quarantined, or is older than what the pointer names (unless ``rollback``), ``Conflict`` where
     another moved it first.
     """
     from ckptctl.operations import requests
     from ckptctl.operations.publish import promote as promoting
-    from ckptctl.operations.target import open_for_records
+    from ckptctl.operations.target import open_for_records, text_of
 
+    accepting = requests.accepting(accept, reason, path=text_of(path))
     wanted = requests.wanted(require, allow_missing, mapping or {})
     store, place = open_for_records(path, framework)
     return promoting.promote(
@@ -109,6 +116,7 @@ def promote(
         rollback=rollback,
         dry_run=dry_run,
         workers=workers,
+        accepting=accepting,
         progress=progress,
     )
 

@@ -27,7 +27,8 @@ class Hit:
     """One positive answer of a check, before it is given the check's name and severity.
 
     ``severity`` and ``remedy`` are this answer's own, where they are not the check's. ``touched``
-    is for what touches more, or less, than what lies at ``where``.
+    is for what touches more, or less, than what lies at ``where``, ``about`` for what is of no place:
+    a component.
     """
 
     message: str
@@ -36,6 +37,35 @@ class Hit:
     severity: Severity | None = None
     remedy: str = ""
     touched: Touched | None = None
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """Whether a person may accept what a check finds, and why, in one sentence.
+
+    It is a list of what is allowed: ``most`` is the worst that may be accepted, None for nothing.
+    ``words`` means that a manifest does not pin all that the finding rests on, so that what is
+    accepted has to say the same later on.
+    """
+
+    why: str
+    most: Severity | None = Severity.ERROR
+    words: bool = False
+
+    @property
+    def allowed(self) -> bool:
+        """True if anything of it may be accepted."""
+        return self.most is not None
+
+
+def never(why: str) -> Override:
+    """Say why what a check finds cannot be accepted."""
+    return Override(why, None)
+
+
+_NOTE = never("it is a note, which stands in nobody's way")
+_UNDECIDED = never("nobody has decided that it may be")
 
 
 def where_committed(context: Context) -> bool:
@@ -53,7 +83,8 @@ class Check(Generic[Subject]):
     """A question: ``run`` yields a hit for each place where the answer is bad.
 
     ``remedy`` says what to do next; ``{checkpoint}`` and ``{root}`` in it are filled in. Where it
-    does not apply there is nothing to ask: an answer then proves nothing.
+    does not apply there is nothing to ask: an answer then proves nothing. ``override`` says whether
+    a person may accept what it finds, where that was decided.
     """
 
     id: str
@@ -63,6 +94,14 @@ class Check(Generic[Subject]):
     remedy: str
     run: Callable[[Context, Subject], Iterable[Hit]]
     applies: Callable[[Context], bool] | None = None
+    override: Override | None = None
+
+    @property
+    def acceptable(self) -> Override:
+        """Whether a person may accept what it finds: not unless that was decided."""
+        if self.override is not None:
+            return self.override
+        return _NOTE if self.severity is Severity.NOTE else _UNDECIDED
 
     def has_subject(self, context: Context) -> bool:
         """Tell whether there is anything to ask."""
@@ -72,7 +111,16 @@ class Check(Generic[Subject]):
         """Run the check and name what it finds."""
         for hit in self.run(context, subject):
             severity, remedy = hit.severity or self.severity, hit.remedy or self.remedy
-            yield Finding(self.id, severity, hit.message, hit.where, hit.loss, remedy, hit.touched)
+            yield Finding(
+                self.id,
+                severity,
+                hit.message,
+                hit.where,
+                hit.loss,
+                remedy,
+                hit.touched,
+                hit.about,
+            )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckptctl.checks.base import Check, Context, Hit, from_faults
+from ckptctl.checks.base import Check, Context, Hit, Override, from_faults, never
 from ckptctl.model.checkpoint import FaultKind
 from ckptctl.model.finding import Severity, Stage
 from ckptctl.model.observation import ItemSeen
@@ -40,6 +40,7 @@ CHECKS: tuple[Check[None], ...] = (
         _ELSEWHERE,
         from_faults(FaultKind.MALFORMED_COMPANION),
         applies=lambda context: bool(context.checkpoint.companions),
+        override=never("the file is not what its framework reads"),
     ),
 )
 """Asked once the companions that are text were read."""
@@ -53,6 +54,9 @@ ITEM_CHECKS: tuple[Check[ItemSeen], ...] = (
         _ELSEWHERE,
         _misplaced,
         applies=lambda context: bool(context.checkpoint.companions),
+        override=Override(
+            "a rank's file may be copied for another rank on purpose, where ranks were added"
+        ),
     ),
 )
 """Asked of each companion as its bytes are."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckptctl.checks.base import Check, Context, Hit
+from ckptctl.checks.base import Check, Context, Hit, Override
 from ckptctl.completeness.audit import COSTS, Gap, Lack, Part, Presence, Wanted
 from ckptctl.model.finding import Location, Severity, Stage
 
@@ -37,6 +37,7 @@ def _missing(context: Context, _: None) -> Iterator[Hit]:
                 loss=COSTS[part.name],
                 severity=severity,
                 remedy=remedy,
+                about=part.name,
             )
 
 
@@ -60,7 +61,8 @@ def _stateless(context: Context, _: None) -> Iterator[Hit]:
         for gap in part.gaps:
             if gap.lack is Lack.GONE:
                 severity = Severity.WARNING if strict else Severity.NOTE
-                yield Hit(f"{part.name}: {gap.message}", _where(context), severity=severity)
+                message = f"{part.name}: {gap.message}"
+                yield Hit(message, _where(context), severity=severity, about=part.name)
             elif gap.harmless and context.wanted.profile:
                 yield Hit(f"{part.name}: {gap.message}", _where(context))
 
@@ -87,7 +89,7 @@ def _hit(context: Context, part: Part, gap: Gap, otherwise: Severity) -> Hit:
         loss = f"for {word} {', '.join(map(str, gap.ranks))}{more}: {loss}"
     rank = gap.ranks[0] if gap.count == 1 and len(gap.ranks) == 1 else None
     message = f"{part.name}: {gap.message}{_option(severity, part.name)}"
-    return Hit(message, _where(context, rank), loss, severity, remedy)
+    return Hit(message, _where(context, rank), loss, severity, remedy, about=part.name)
 
 
 def _where(context: Context, rank: int | None = None) -> Location:
@@ -129,6 +131,7 @@ CHECKS: tuple[Check[None], ...] = (
         _SAVE_IT,
         _missing,
         applies=lambda context: bool(context.wanted.required),
+        override=Override("what a run needs to go on is known to whoever runs it", words=True),
     ),
     Check(
         "empty-component",
@@ -137,6 +140,7 @@ CHECKS: tuple[Check[None], ...] = (
         "A component has keys and holds nothing.",
         _SAVE_IT,
         _empty,
+        override=Override("what a run needs to go on is known to whoever runs it", words=True),
     ),
     Check(
         "partial-component",
@@ -145,6 +149,7 @@ CHECKS: tuple[Check[None], ...] = (
         "A component is there for some ranks or parameters and missing for others.",
         _SAVE_IT,
         _partial,
+        override=Override("what a run needs to go on is known to whoever runs it", words=True),
     ),
     Check(
         "stateless-parameters",
@@ -153,6 +158,7 @@ CHECKS: tuple[Check[None], ...] = (
         "Parameters without optimizer state: frozen, unused or lost.",
         "compare with the parameters that the run trains; nothing is wrong if these are frozen",
         _stateless,
+        override=Override("what a run needs to go on is known to whoever runs it", words=True),
     ),
     Check(
         "unneeded-component",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckptctl.checks.base import Check, Context, Hit
+from ckptctl.checks.base import Check, Context, Hit, Override, never
 from ckptctl.dataclass import replace
 from ckptctl.model.damage import describe_part
 from ckptctl.model.finding import Severity, Stage
@@ -46,6 +46,7 @@ CHECKS: tuple[Check[ItemSeen], ...] = (
         "restore the file from another copy and run `ckptctl verify {checkpoint}` again, or choose "
         "another checkpoint with `ckptctl list {root}`",
         _checksum,
+        override=never("the bytes are not those that were written"),
     ),
     Check(
         "stored-checksum",
@@ -54,5 +55,6 @@ CHECKS: tuple[Check[ItemSeen], ...] = (
         "A stored CRC-32 is damaged while the data it guards are good.",
         "the data are whole, the medium may not be: copy {checkpoint} elsewhere",
         _stored,
+        override=Override("the bytes fit the other copy of the checksum"),
     ),
 )

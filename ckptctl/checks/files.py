@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckptctl.checks.base import Check, Context, Hit, from_faults, reported
+from ckptctl.checks.base import Check, Context, Hit, from_faults, never, reported
 from ckptctl.model.checkpoint import FaultKind, rank_of
 from ckptctl.model.finding import Location, Severity, Stage
 from ckptctl.model.paths import is_contained
@@ -94,6 +94,7 @@ CHECKS: tuple[Check[None], ...] = (
         "choose another checkpoint with `ckptctl list {root}`; if other nodes hold the rest, bring "
         "all files into one directory first",
         from_faults(FaultKind.MISSING_METADATA),
+        override=never("without metadata nothing tells what the bytes are"),
     ),
     Check(
         "uncommitted-metadata",
@@ -102,6 +103,7 @@ CHECKS: tuple[Check[None], ...] = (
         "Only the temporary metadata file is there: the save was not completed.",
         "choose another checkpoint with `ckptctl list {root}`",
         from_faults(FaultKind.UNCOMMITTED_METADATA),
+        override=never("the save itself says that it was not completed"),
     ),
     Check(
         "missing-file",
@@ -110,6 +112,7 @@ CHECKS: tuple[Check[None], ...] = (
         "A file that the metadata refers to is absent.",
         _ELSEWHERE,
         _missing,
+        override=never("what lay in the file is not there"),
     ),
     Check(
         "not-a-file",
@@ -118,6 +121,7 @@ CHECKS: tuple[Check[None], ...] = (
         "A directory or special file stands where a file should be.",
         _ELSEWHERE,
         _not_a_file,
+        override=never("what lay in the file is not there"),
     ),
     Check(
         "empty-file",
@@ -126,6 +130,7 @@ CHECKS: tuple[Check[None], ...] = (
         "A file that should hold items has no bytes.",
         _ELSEWHERE,
         _empty,
+        override=never("what lay in the file is not there"),
     ),
     Check(
         "truncated-file",
@@ -134,6 +139,7 @@ CHECKS: tuple[Check[None], ...] = (
         "A file ends before its last item does.",
         _ELSEWHERE,
         _truncated,
+        override=never("what lay behind the end is not there"),
     ),
     Check(
         "unreferenced-file",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from ckptctl.checks.base import Check, Context, Hit, from_item_faults
+from ckptctl.checks.base import Check, Context, Hit, Override, from_item_faults, never
 from ckptctl.model.checkpoint import FaultKind, TensorEntry
 from ckptctl.model.damage import describe_loss, describe_part
 from ckptctl.model.dtypes import item_size
@@ -104,6 +104,7 @@ OBJECT_CHECKS: tuple[Check[None], ...] = (
         "warning, and an error for what is not even JSON.",
         "`ckptctl commit {checkpoint}` gives them digests, once whoever wrote them has read them back",
         _encoding,
+        override=Override("only who wrote the text knows whether it is what was saved"),
     ),
 )
 """Asked once all objects have been looked at."""
@@ -116,6 +117,7 @@ CHECKS: tuple[Check[ItemSeen], ...] = (
         "An item is not a whole torch.save zip.",
         _ELSEWHERE,
         from_item_faults(FaultKind.ITEM_STRUCTURE, lost=True),
+        override=never("the item is not whole, and torch cannot load it"),
     ),
     Check(
         "unsafe-item",
@@ -124,6 +126,7 @@ CHECKS: tuple[Check[ItemSeen], ...] = (
         "An item asks its reader to run something; torch would run it.",
         "do not load {checkpoint} with torch; find out who wrote it",
         from_item_faults(FaultKind.UNSAFE_ITEM),
+        override=never("torch would run it, whoever accepts that"),
     ),
     Check(
         "too-large-item",
@@ -132,6 +135,7 @@ CHECKS: tuple[Check[ItemSeen], ...] = (
         "An item asks for more memory or time than its size allows.",
         _OVERSIZED,
         from_item_faults(FaultKind.TOO_LARGE_ITEM, lost=True),
+        override=never("no reader may take it, and no writer makes it"),
     ),
     Check(
         "too-deep-item",
@@ -140,6 +144,7 @@ CHECKS: tuple[Check[ItemSeen], ...] = (
         "An item nests deeper than any reader follows.",
         _OVERSIZED,
         from_item_faults(FaultKind.TOO_DEEP_ITEM, lost=True),
+        override=never("no reader may take it, and no writer makes it"),
     ),
     Check(
         "item-mismatch",
@@ -149,6 +154,7 @@ CHECKS: tuple[Check[ItemSeen], ...] = (
         "metadata and shards do not belong together: restore both from one copy, or choose another "
         "checkpoint with `ckptctl list {root}`",
         _mismatch,
+        override=never("the bytes are not what the metadata says, and load as other numbers"),
     ),
     Check(
         "oversized-storage",
@@ -166,5 +172,6 @@ CHECKS: tuple[Check[ItemSeen], ...] = (
         "look at the storage, its network and this machine's memory, then run "
         "`ckptctl verify {checkpoint}` again",
         from_item_faults(FaultKind.UNSTABLE_READ),
+        override=never("bytes that differ between two reads prove nothing"),
     ),
 )

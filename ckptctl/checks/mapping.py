@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ckptctl.checks.base import Check, Context, Hit, reported
+from ckptctl.checks.base import Check, Context, Hit, Override, never, reported
 from ckptctl.model.checkpoint import FaultKind, ObjectEntry, TensorEntry, rank_of
 from ckptctl.model.finding import Location, Severity, Stage, Touched
 from ckptctl.model.geometry import Shape, describe
@@ -187,6 +187,7 @@ CHECKS: tuple[Check[None], ...] = (
         "The metadata refers to a file outside the checkpoint; torch would follow it.",
         "do not load {checkpoint} with torch; find out who wrote it",
         _escaping,
+        override=never("torch would read a file outside the checkpoint"),
     ),
     Check(
         "missing-entry",
@@ -195,6 +196,7 @@ CHECKS: tuple[Check[None], ...] = (
         "A chunk or object whose place in the files is not recorded.",
         _DAMAGED,
         _missing_entry,
+        override=never("nothing says where its bytes are, so it cannot be loaded"),
     ),
     Check(
         "unknown-entry",
@@ -203,6 +205,9 @@ CHECKS: tuple[Check[None], ...] = (
         "Bytes are recorded for something the state dict does not have.",
         _DAMAGED,
         _unknown_entry,
+        override=Override(
+            "what is loaded is whole: keys may have been taken out of the metadata on purpose"
+        ),
     ),
     Check(
         "duplicate-entry",
@@ -211,6 +216,7 @@ CHECKS: tuple[Check[None], ...] = (
         "Two places are recorded for one chunk or object.",
         _DAMAGED,
         _duplicate_entry,
+        override=never("which of the two is loaded is chance"),
     ),
     Check(
         "item-outside-file",
@@ -219,6 +225,7 @@ CHECKS: tuple[Check[None], ...] = (
         "An item's recorded bytes lie past the end of its file.",
         _DAMAGED,
         _outside,
+        override=never("the bytes are not there"),
     ),
     Check(
         "item-overlap",
@@ -227,6 +234,7 @@ CHECKS: tuple[Check[None], ...] = (
         "Two items are recorded at the same bytes.",
         _DAMAGED,
         _shared_bytes,
+        override=never("two items cannot both be what was written there"),
     ),
     Check(
         "unreferenced-bytes",
@@ -235,6 +243,9 @@ CHECKS: tuple[Check[None], ...] = (
         "Bytes of a shard that belong to no item; no writer leaves any.",
         _DAMAGED,
         _unreferenced_bytes,
+        override=Override(
+            "what is loaded is whole: keys may have been taken out of the metadata on purpose"
+        ),
     ),
     Check(
         "exchanged-entries",
@@ -243,5 +254,8 @@ CHECKS: tuple[Check[None], ...] = (
         "A few entries point to each other's bytes.",
         _DAMAGED,
         _exchanged,
+        override=Override(
+            "order is a habit of writers and no rule: a tool may have sorted the entries"
+        ),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckptctl.checks.base import Check, Context, Hit, from_faults
+from ckptctl.checks.base import Check, Context, Hit, Override, from_faults, never
 from ckptctl.model.checkpoint import FaultKind, TensorEntry
 from ckptctl.model.dtypes import NAMES
 from ckptctl.model.finding import Location, Severity, Stage
@@ -151,6 +151,7 @@ CHECKS: tuple[Check[None], ...] = (
         "The metadata cannot be read, or is not what its format says.",
         _DAMAGED,
         from_faults(FaultKind.UNREADABLE_METADATA),
+        override=never("without metadata nothing tells what the bytes are"),
     ),
     Check(
         "unsafe-metadata",
@@ -159,6 +160,7 @@ CHECKS: tuple[Check[None], ...] = (
         "The metadata asks its reader to run something; torch would run it.",
         "do not load {checkpoint} with torch; find out who wrote it",
         from_faults(FaultKind.UNSAFE_METADATA),
+        override=never("torch would run it, whoever accepts that"),
     ),
     Check(
         "too-large",
@@ -167,6 +169,7 @@ CHECKS: tuple[Check[None], ...] = (
         "The metadata asks for more memory or time than its size allows.",
         _OVERSIZED,
         from_faults(FaultKind.TOO_LARGE),
+        override=never("no reader may take it, and no writer makes it"),
     ),
     Check(
         "too-deep",
@@ -175,6 +178,7 @@ CHECKS: tuple[Check[None], ...] = (
         "The metadata nests deeper than any reader follows.",
         _OVERSIZED,
         from_faults(FaultKind.TOO_DEEP),
+        override=never("no reader may take it, and no writer makes it"),
     ),
     Check(
         "trailing-metadata",
@@ -183,6 +187,7 @@ CHECKS: tuple[Check[None], ...] = (
         "Bytes follow the end of the metadata.",
         _DAMAGED,
         from_faults(FaultKind.TRAILING_METADATA),
+        override=Override("what torch reads ends before these bytes, and was read whole"),
     ),
     Check(
         "malformed-entry",
@@ -191,6 +196,7 @@ CHECKS: tuple[Check[None], ...] = (
         "An entry of the metadata does not have the form that torch gives it.",
         _DAMAGED,
         from_faults(FaultKind.MALFORMED_ENTRY),
+        override=never("torch cannot load the entry, or loads it as something else"),
     ),
     Check(
         "unknown-class",
@@ -209,6 +215,7 @@ CHECKS: tuple[Check[None], ...] = (
         "restore the rank's files from its node, or choose another checkpoint with "
         "`ckptctl list {root}`",
         from_faults(FaultKind.MISSING_RANK),
+        override=never("the state of the rank is not there"),
     ),
     Check(
         "hole",
@@ -217,6 +224,7 @@ CHECKS: tuple[Check[None], ...] = (
         "Part of a tensor is covered by no chunk.",
         _DAMAGED,
         _hole,
+        override=never("loading leaves in that part whatever was in memory"),
     ),
     Check(
         "overlap",
@@ -225,6 +233,7 @@ CHECKS: tuple[Check[None], ...] = (
         "Part of a tensor is covered by two chunks.",
         _DAMAGED,
         _overlap,
+        override=never("which of the two is loaded is chance"),
     ),
     Check(
         "out-of-bounds",
@@ -233,6 +242,7 @@ CHECKS: tuple[Check[None], ...] = (
         "A chunk reaches outside its tensor.",
         _DAMAGED,
         _bounds,
+        override=never("loading writes outside the tensor, or fails"),
     ),
     Check(
         "undecided-cover",
@@ -241,6 +251,7 @@ CHECKS: tuple[Check[None], ...] = (
         "The chunks of a tensor are too tangled to tell whether they cover it.",
         _DAMAGED,
         _tangled,
+        override=Override("it says that covering could not be decided, not that it is damaged"),
     ),
     Check(
         "path-mismatch",
@@ -249,6 +260,9 @@ CHECKS: tuple[Check[None], ...] = (
         "A key and its recorded path in the state dict do not name the same thing.",
         _DAMAGED,
         _path_mismatch,
+        override=Override(
+            "a planner of one's own may name keys its own way; only who wrote it knows"
+        ),
     ),
     Check(
         "unknown-dtype",

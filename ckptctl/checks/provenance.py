@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ckptctl.checks.base import Check, Context, Hit
+from ckptctl.checks.base import Check, Context, Hit, Override, never
 from ckptctl.checks.save_names import misnamed, stale
 from ckptctl.checks.wording import MOST_NAMES, others, votes, what, who, whose
 from ckptctl.model.checkpoint import rank_of
@@ -309,6 +309,27 @@ _DUPLICATE = (
 _LOOK = "compare it with the other checkpoints of {root}, and do not resume from it unless sure"
 
 
+_OVERRIDES = {
+    "mixed-step": never("its files say themselves that they are of several steps"),
+    "torn-step": never("its files say themselves that they are of several steps"),
+    "mixed-run": Override(
+        "a run that was forked, or resumed under another name, has both names", words=True
+    ),
+    "foreign-shard": never("the file is the one of another checkpoint, byte for byte"),
+    "exchanged-shards": Override(
+        "as a warning: nothing tells then in which of two checkpoints they were exchanged",
+        Severity.WARNING,
+        words=True,
+    ),
+    "suspected-shard": Override("parameters that are frozen look like this as well", words=True),
+    "stale-metadata": Override("a directory may be copied or renamed on purpose", words=True),
+    "misnamed-checkpoint": Override("a directory may be named as one likes", words=True),
+    "duplicate-save": Override("a copy may be meant as one", words=True),
+    "mixed-torch": Override("releases of torch may differ between nodes, and files are read alike"),
+}
+"""What of it a person may accept: evidence that has a harmless explanation too."""
+
+
 def _checks() -> Iterable[Check[None]]:
     error, warning, note = Severity.ERROR, Severity.WARNING, Severity.NOTE
     for id_, severity, summary, remedy, run in (
@@ -380,7 +401,9 @@ def _checks() -> Iterable[Check[None]]:
             _shared,
         ),
     ):
-        yield Check(id_, Stage.IDENTITY, severity, summary, remedy, run)
+        yield Check(
+            id_, Stage.IDENTITY, severity, summary, remedy, run, override=_OVERRIDES.get(id_)
+        )
 
 
 CHECKS: tuple[Check[None], ...] = tuple(_checks())

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckptctl.checks.base import Check, Context, Hit, from_faults, where_committed, where_promised
+from ckptctl.checks.base import (
+    Check,
+    Context,
+    Hit,
+    Override,
+    from_faults,
+    never,
+    where_committed,
+    where_promised,
+)
 from ckptctl.model.belonging import belongs, foreign
 from ckptctl.model.checkpoint import FaultKind, rank_of
 from ckptctl.model.finding import Location, Severity, Stage, Touched
@@ -181,6 +190,7 @@ CHECKS: tuple[Check[None], ...] = (
         "if it is the one you want, `ckptctl commit {checkpoint}` verifies and seals it",
         _required,
         applies=lambda context: context.seal.required,
+        override=never("a commit is what answers it"),
     ),
     Check(
         "unreadable-manifest",
@@ -190,6 +200,7 @@ CHECKS: tuple[Check[None], ...] = (
         _RECORDS,
         _unreadable,
         applies=lambda context: bool(context.seal.manifest or context.seal.problem),
+        override=never("what was promised, and what was accepted, is not known"),
     ),
     Check(
         "missing-promised-file",
@@ -199,6 +210,7 @@ CHECKS: tuple[Check[None], ...] = (
         _ELSEWHERE,
         _missing,
         applies=where_committed,
+        override=never("what was promised is not there"),
     ),
     Check(
         "resized-file",
@@ -208,6 +220,7 @@ CHECKS: tuple[Check[None], ...] = (
         _ELSEWHERE,
         _resized,
         applies=where_committed,
+        override=never("the bytes are not those that were promised"),
     ),
     Check(
         "incomplete-manifest",
@@ -218,6 +231,7 @@ CHECKS: tuple[Check[None], ...] = (
         "`ckptctl resolve {root}` choose another checkpoint",
         _left_out,
         applies=where_committed,
+        override=never("nothing proves the bytes of what is left out; a new commit would"),
     ),
     Check(
         "lost-keys",
@@ -228,6 +242,7 @@ CHECKS: tuple[Check[None], ...] = (
         "`ckptctl verify {checkpoint} --ignore lost-keys` judges what it does hold",
         _lost,
         applies=where_committed,
+        override=never("the keys are gone, whoever accepts that"),
     ),
     Check(
         "unexpected-file",
@@ -237,6 +252,7 @@ CHECKS: tuple[Check[None], ...] = (
         "remove it if it is not needed; loading may or may not look at it",
         _unexpected,
         applies=where_committed,
+        override=Override("what was added changes none of the promised bytes", words=True),
     ),
     Check(
         "foreign-manifest",
@@ -246,6 +262,7 @@ CHECKS: tuple[Check[None], ...] = (
         "the manifest or the metadata was copied in from elsewhere: restore both from one copy",
         _foreign,
         applies=where_committed,
+        override=never("what was promised is another save"),
     ),
     Check(
         "renamed-checkpoint",
@@ -255,6 +272,9 @@ CHECKS: tuple[Check[None], ...] = (
         "trust the manifest's step, or give the directory its name back",
         _renamed,
         applies=where_committed,
+        override=Override(
+            "a directory may be renamed on purpose, and the manifest keeps the step", words=True
+        ),
     ),
     Check(
         "quarantined",
@@ -263,6 +283,7 @@ CHECKS: tuple[Check[None], ...] = (
         "The checkpoint is marked as not to be used.",
         "`ckptctl release {checkpoint} --reason ...` takes the mark back once the cause is known",
         _quarantined,
+        override=never("a release takes the mark back"),
     ),
     Check(
         "pointer-mismatch",
@@ -272,6 +293,7 @@ CHECKS: tuple[Check[None], ...] = (
         "`ckptctl history {root}` shows who moved it; promote a checkpoint that verifies",
         _pointer,
         applies=lambda context: bool(context.seal.pointers),
+        override=never("what was promoted is not what is here; promote settles it"),
     ),
 )
 
@@ -284,6 +306,7 @@ DIGEST_CHECKS: tuple[Check[None], ...] = (
         _ELSEWHERE,
         from_faults(FaultKind.ALTERED_FILE),
         applies=where_promised,
+        override=never("the bytes are not those that a digest was recorded of"),
     ),
     Check(
         "rewritten-file",
@@ -304,6 +327,7 @@ DIGEST_CHECKS: tuple[Check[None], ...] = (
         "`ckptctl verify {checkpoint}` again",
         from_faults(FaultKind.UNSTABLE_FILE),
         applies=where_promised,
+        override=never("bytes that differ between two reads prove nothing"),
     ),
 )
 """Asked once the files have been hashed."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ckptctl.checks.base import Check, Context, Hit
+from ckptctl.checks.base import Check, Context, Hit, Override
 from ckptctl.model.components import component_of, elements
 from ckptctl.model.finding import Location, Severity, Stage
 from ckptctl.model.tensor_values import Bad, TensorValues
@@ -153,6 +153,9 @@ CHECKS: tuple[Check[None], ...] = (
         "A tensor holds NaN or infinities.",
         _EARLIER,
         _nan,
+        override=Override(
+            "the bytes are those that were saved, and training may go on from some of them"
+        ),
     ),
     Check(
         "tolerated-value",
@@ -169,6 +172,7 @@ CHECKS: tuple[Check[None], ...] = (
         "A tensor holds numbers larger than training leaves behind.",
         _EARLIER,
         _huge,
+        override=Override("the bytes are those that were saved, and some models have such numbers"),
     ),
     Check(
         "zero-tensor",

@@ -81,6 +81,16 @@ Mapped = Annotated[
 ]
 
 
+Accept = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept",
+        metavar="CHECK[:GLOB]",
+        help="Accept what this check finds (at files or keys that match), and record why; repeatable.",
+    ),
+]
+
+
 def pairs(option: str, texts: Iterable[str] | None, example: str) -> dict[str, str]:
     """Read ``OLD=NEW`` as often as it was given; raises ``UsageError`` for anything else."""
     found = {}

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ckptctl.dataclass import dataclass, field, replace
+from ckptctl.model.acceptance import Acceptance
 from ckptctl.model.manifest import Manifest, Record
 
 AMENDMENTS = "ckptctl.amendments"
@@ -18,9 +19,13 @@ AMENDMENTS = "ckptctl.amendments"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amendment(Record):
-    """One change of what a manifest says; revisions count from 1 and are only ever created."""
+    """One change of what a manifest says; revisions count from 1 and are only ever created.
 
-    SCHEMA: ClassVar[str] = "ckptctl/amendment/1"
+    ``accepted`` is all that was accepted so far, in spite of checks: it is only ever added to.
+    """
+
+    SCHEMA: ClassVar[str] = "ckptctl/amendment/2"
+    ALSO_READ: ClassVar[tuple[str, ...]] = ("ckptctl/amendment/1",)
     revision: int
     manifest: str
     step: int | None
@@ -28,6 +33,7 @@ class Amendment(Record):
     world_size: int | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     progress: Mapping[str, Any] = field(default_factory=dict)
+    accepted: tuple[Acceptance, ...] = ()
     time: str = ""
     actor: str = ""
     reason: str = ""
@@ -51,4 +57,5 @@ class Amendment(Record):
             identity=self.identity,
             progress=self.progress,
             files=files,
+            accepted=tuple(dict.fromkeys((*manifest.accepted, *self.accepted))),
         )

@@ -88,10 +88,25 @@ class Touched:
 
 
 @dataclass(frozen=True, slots=True)
+class Accepted:
+    """A person accepted a finding: why, who, when, and how bad it is without that.
+
+    ``new`` means that it is accepted just now, and by no record yet.
+    """
+
+    reason: str
+    by: str
+    time: str
+    severity: Severity
+    new: bool = field(default=False, metadata=INTERNAL, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One answer: what was seen against what was expected, what is lost, what to do next.
 
-    Where it touches more, or less, than what lies at ``where``, ``touched`` says what.
+    Where it touches more, or less, than what lies at ``where``, ``touched`` says what. ``about`` is
+    what it is of where no place tells: a component. One that is ``accepted`` is a note.
     """
 
     check: str
@@ -101,6 +116,8 @@ class Finding:
     loss: str = ""
     remedy: str = ""
     touched: Touched | None = field(default=None, metadata=INTERNAL, compare=False)
+    about: str = field(default="", metadata=INTERNAL, compare=False)
+    accepted: Accepted | None = None
 
     @property
     def sort_key(self) -> tuple[object, ...]:

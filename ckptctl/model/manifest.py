@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from ckptctl.dataclass import dataclass, field, fields, is_dataclass, replace
 from ckptctl.errors import MalformedData
+from ckptctl.model.acceptance import Acceptance
 from ckptctl.model.belonging import clutter
 from ckptctl.model.record_fields import FileRecord as FileRecord
 from ckptctl.model.record_fields import Unpromised as Unpromised
@@ -75,7 +76,7 @@ class Record:
         """Return the record with its digest filled in."""
         return replace(self, digest=self.document()["digest"])
 
-    def upgraded(self: RecordType) -> RecordType:
+    def upgraded(self: RecordType, _schema: str, /) -> RecordType:
         """Return a record of an older schema as this release understands it."""
         return self
 
@@ -115,11 +116,12 @@ class Manifest(Record):
 
     ``unpromised`` lay there as well and may go or change. ``unchecked`` are files whose bytes were
     hashed and could be compared with nothing. ``links`` are links to files elsewhere, or with ``/`` to
-    directories, with where they lead: what is promised of them is content.
+    directories, with where they lead: what is promised of them is content. ``accepted`` is what a
+    person accepted in spite of a check.
     """
 
-    SCHEMA: ClassVar[str] = "ckptctl/manifest/2"
-    ALSO_READ: ClassVar[tuple[str, ...]] = ("ckptctl/manifest/1",)
+    SCHEMA: ClassVar[str] = "ckptctl/manifest/3"
+    ALSO_READ: ClassVar[tuple[str, ...]] = ("ckptctl/manifest/1", "ckptctl/manifest/2")
     name: str
     step: int | None
     files: tuple[FileRecord, ...]
@@ -140,9 +142,12 @@ class Manifest(Record):
     unpromised: tuple[Unpromised, ...] = ()
     unchecked: tuple[str, ...] = ()
     links: Mapping[str, str] = field(default_factory=dict)
+    accepted: tuple[Acceptance, ...] = ()
 
-    def upgraded(self) -> Manifest:
-        """Take back the promise of what lay there by chance: older releases sealed all that did."""
+    def upgraded(self, schema: str, /) -> Manifest:
+        """Take back the promise of what lay there by chance: the first releases sealed all that did."""
+        if schema != "ckptctl/manifest/1":
+            return self
         others = tuple(
             Unpromised(file.path, file.size, clutter(file.path))
             for file in self.files
@@ -296,7 +301,7 @@ def decode(kind: type[RecordType], data: bytes) -> RecordType:
         nameless = item.name == "world_size" and value is None and isinstance(record, Receipt)
         if nameless or not fits(item.name, value):
             raise MalformedData(f"its field {item.name} has the wrong type")
-    return record if schema == kind.SCHEMA else record.upgraded()
+    return record if schema == kind.SCHEMA else record.upgraded(str(schema))
 
 
 def _check_schema(kind: type[Record], schema: object) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
+from ckptctl.model.acceptance import acceptance_of
 from ckptctl.model.paths import is_contained
 from ckptctl.pattern import pattern
 
@@ -48,6 +49,8 @@ def typed(body: dict[str, Any]) -> dict[str, Any]:
             body[name] = tuple(body[name])
     if isinstance(body.get("unpromised"), list):
         body["unpromised"] = tuple(map(_unpromised, body["unpromised"]))
+    if isinstance(body.get("accepted"), list):
+        body["accepted"] = tuple(map(acceptance_of, body["accepted"]))
     return body
 
 
@@ -103,6 +106,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "lost": (tuple,),
     "files": (tuple,),
     "unpromised": (tuple,),
+    "accepted": (tuple,),
     "unchecked": (tuple,),
     "links": (dict,),
     "run_id": (str, type(None)),

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from ckptctl.checks import VALUE_CHECKS, by_id
 from ckptctl.completeness.audit import PROFILES, Wanted
 from ckptctl.completeness.classifier import NAMES
-from ckptctl.errors import UsageError
+from ckptctl.errors import Refused, UsageError
+from ckptctl.model.acceptance import LONGEST
 from ckptctl.model.finding import Severity
+from ckptctl.operations.verify.accepting import Accepting, Wish
 from ckptctl.operations.verify.options import Options
 
 MANIFEST = "manifest"
@@ -29,6 +31,66 @@ def wanted(profile: str, allow_missing: Iterable[str], mapping: Mapping[str, str
                 known = ", ".join(NAMES)
                 raise UsageError(f"`{option}`: there is no component {name!r}; there are {known}")
     return Wanted(profile if profile != "none" else "", allowed, tuple(mapping.items()))
+
+
+def accepting(accept: Iterable[str], reason: str, *, path: str) -> Accepting:
+    """Read what is to be accepted in spite of checks, each ``CHECK`` or ``CHECK:GLOB``, and why.
+
+    Raises ``UsageError`` for what names no check, and without a reason; ``Refused`` for a check
+    that proves damage.
+    """
+    wishes = tuple(dict.fromkeys(map(_wish, accept)))
+    if not wishes:
+        return Accepting()
+    from ckptctl.operations.publish.actor import actor, now
+
+    known = by_id()
+    for wish in wishes:
+        if wish.check not in known:
+            raise UsageError(f"`accept`: there is no check {wish.check!r}{_nearest(wish.check)}")
+    for wish in wishes:
+        override = known[wish.check].acceptable
+        if override.most is None:
+            raise Refused(_why_not(wish.check, override.why, path))
+    reason = reason.strip()
+    if not reason:
+        raise UsageError(
+            "`accept` needs a `reason`: whoever is on call next will ask why it was accepted"
+        )
+    if len(reason) > LONGEST or not reason.isprintable():
+        raise UsageError(
+            f"`reason` takes one line of at most {LONGEST:,} characters, without control characters"
+        )
+    return Accepting(wishes, reason, actor(), now())
+
+
+def _wish(text: str) -> Wish:
+    check, colon, pattern = text.partition(":")
+    if not check or (colon and not pattern) or len(pattern) > LONGEST:
+        raise UsageError(
+            f"`accept` takes CHECK or CHECK:GLOB, a pattern of files or keys, not {text[:80]!r}"
+        )
+    return Wish(check, pattern)
+
+
+def _nearest(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, by_id(), n=1)
+    return f"; did you mean {close[0]}?" if close else "; `ckptctl verify` names those that fail"
+
+
+def _why_not(check: str, why: str, path: str) -> str:
+    """Say why a check is not to be accepted, and what to do instead."""
+    found = by_id()[check]
+    if found.severity is Severity.NOTE:
+        return f"`accept` of {check}: {why}; nothing was changed"
+    return (
+        f"`accept` of {check}: it cannot be accepted, as {why}; nothing was changed. Restore the file "
+        f"from another copy, mark it with `ckptctl quarantine {path} --reason ...`, resume from the "
+        "one before (`ckptctl resolve`), or take what damage does not touch: `force` of "
+        "`ckptctl reshard`"
+    )
 
 
 def verification(

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from cases import choosing, companions, deleting, evidence, reshaping, sealing
+from cases import accepting, choosing, companions, deleting, evidence, reshaping, sealing
 from cases.frame import Case, below, fact, names_of, snapshot, target
 from support.cli import Ended, make_old, run
 
 SECTIONS = {
+    "accepting": accepting.CASES,
     "deleting": deleting.CASES,
     "choosing": choosing.CASES,
     "sealing": sealing.CASES,

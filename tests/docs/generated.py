@@ -9,6 +9,7 @@ from pathlib import Path
 import ckptctl
 from ckptctl import api
 from ckptctl.checks import CHECKS
+from ckptctl.checks.base import Override
 from ckptctl.errors import CkptctlError
 from ckptctl.formats.base import Layout, Reads
 from ckptctl.formats.registry import LAYOUTS
@@ -40,8 +41,14 @@ def checks() -> str:
                     "",
                     f"Next: {remedy}.",
                     "",
+                    f"Can be accepted: {_acceptable(check.acceptable)}.",
+                    "",
                 ]
     return "\n".join(lines)
+
+
+def _acceptable(override: Override) -> str:
+    return f"{'yes' if override.allowed else 'no'}: {override.why}"
 
 
 def layouts() -> str:

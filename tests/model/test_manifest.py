@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from ckptctl import protocol
 from ckptctl.completeness.audit import Wanted
 from ckptctl.errors import Findings, MalformedData, Refused, StorageError
+from ckptctl.model.acceptance import Acceptance, AcceptedFinding
 from ckptctl.model.amendment import Amendment
 from ckptctl.model.commit_state import State
 from ckptctl.model.manifest import (
@@ -62,6 +63,18 @@ from support.effort import PATIENCE
 
 XXH, SHA = "xxh3-128:" + "0a" * 16, "sha256:" + "1b" * 32
 
+ACCEPTED = Acceptance(
+    "unreferenced-bytes",
+    "*.distcp",
+    "padding, \u65e5",
+    (
+        AcceptedFinding("error", "bytes 5-9", "__0_0.distcp", 0, None, 5, 9),
+        AcceptedFinding("warning", "é", key="a.b", about="rng"),
+    ),
+    "2026-01-02T03:04:05+00:00",
+    "someone@somewhere",
+    "ckptctl 1.2.3",
+)
 EXAMPLES: dict[str, Record] = {
     "receipt": Receipt(
         rank=3,
@@ -93,6 +106,7 @@ EXAMPLES: dict[str, Record] = {
         unpromised=(Unpromised("wandb/", 5, "in wandb"), Unpromised("é.txt", 0)),
         unchecked=(".metadata",),
         links={"__0_0.distcp": "../step-4000/__0_0.distcp"},
+        accepted=(ACCEPTED,),
     ),
     "pointer": PointerRevision(
         name=LATEST,
@@ -121,6 +135,7 @@ EXAMPLES: dict[str, Record] = {
         world_size=8,
         identity={"git": "abc"},
         progress={"epoch": 2},
+        accepted=(ACCEPTED,),
         time="2026-01-02T03:04:05+00:00",
         actor="someone@somewhere",
         reason="the run was not said",
@@ -180,6 +195,33 @@ JSON = st.recursive(
 )
 FACTS = st.dictionaries(TEXT, JSON, max_size=3)
 
+ACCEPTANCES = st.lists(
+    st.builds(
+        Acceptance,
+        TEXT,
+        TEXT,
+        TEXT.filter(str.strip),
+        st.lists(
+            st.builds(
+                AcceptedFinding,
+                st.sampled_from(["note", "warning", "error"]),
+                TEXT,
+                MAYBE_TEXT,
+                MAYBE_NUMBER,
+                MAYBE_TEXT,
+                MAYBE_NUMBER,
+                MAYBE_NUMBER,
+                TEXT,
+            ),
+            min_size=1,
+            max_size=2,
+        ).map(tuple),
+        TEXT,
+        TEXT,
+        TEXT,
+    ),
+    max_size=2,
+).map(tuple)
 RECORDS: dict[str, st.SearchStrategy[Record]] = {
     "receipt": st.builds(
         Receipt,
@@ -213,6 +255,7 @@ RECORDS: dict[str, st.SearchStrategy[Record]] = {
         unpromised=st.lists(st.builds(Unpromised, TEXT, NUMBER, TEXT), max_size=3).map(tuple),
         unchecked=st.lists(TEXT, max_size=3).map(tuple),
         links=st.dictionaries(TEXT, TEXT, max_size=3),
+        accepted=ACCEPTANCES,
     ),
     "pointer": st.builds(
         PointerRevision,
@@ -247,6 +290,7 @@ RECORDS: dict[str, st.SearchStrategy[Record]] = {
         world_size=MAYBE_NUMBER,
         identity=FACTS,
         progress=FACTS,
+        accepted=ACCEPTANCES,
         time=TEXT,
         actor=TEXT,
         reason=TEXT,
@@ -286,7 +330,51 @@ def test_a_manifest_of_the_first_schema_is_read() -> None:
     old, new = decode(Manifest, data), EXAMPLES["manifest"]
     assert isinstance(new, Manifest)
     assert old.digest == json.loads(data)["digest"]
-    assert replace(old, digest="") == replace(new, unpromised=(), unchecked=(), links={})
+    assert replace(old, digest="") == replace(
+        new, unpromised=(), unchecked=(), links={}, accepted=()
+    )
+
+
+def test_a_manifest_of_the_second_schema_is_read() -> None:
+    data = (GOLDEN / "records/manifest-2.json").read_bytes()
+    old, new = decode(Manifest, data), EXAMPLES["manifest"]
+    assert isinstance(new, Manifest)
+    assert old.digest == json.loads(data)["digest"]
+    assert replace(old, digest="") == replace(new, accepted=())
+
+
+def test_what_a_manifest_accepts_stays_so_by_an_amendment_of_the_first_schema() -> None:
+    data = (GOLDEN / "records/amendment-1.json").read_bytes()
+    old, new = decode(Amendment, data), EXAMPLES["amendment"]
+    manifest = EXAMPLES["manifest"]
+    assert isinstance(new, Amendment) and isinstance(manifest, Manifest)
+    assert replace(old, digest="") == replace(new, accepted=())
+    assert old.applied(manifest).accepted == manifest.accepted != ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"reason": " "},
+        {"reason": None},
+        {"findings": []},
+        {"findings": [{"severity": "fatal", "message": ""}]},
+        {"findings": [{"severity": "error", "message": "", "start": True}]},
+        {"findings": [{"severity": "error", "message": "", "file": 3}]},
+        {"findings": [{"severity": "error", "message": "", "more": ""}]},
+        {"findings": ["error"]},
+        {"check": 7},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_an_acceptance_that_nobody_could_give_makes_a_manifest_unreadable(
+    change: dict[str, Any],
+) -> None:
+    body = json.loads(EXAMPLES["manifest"].encode())
+    body["accepted"] = [{**body["accepted"][0], **change}]
+    with pytest.raises(MalformedData, match="what it accepts"):
+        decode(Manifest, resealed(body))
 
 
 def test_what_an_older_release_sealed_by_chance_is_no_promise_any_more() -> None:

@@ -21,6 +21,7 @@ _WITHOUT = {
 """Verdicts that rest on nothing that was examined."""
 
 _WITH = {Verdict.SUSPECT: ("SUSPECT", "yellow"), Verdict.UNVERIFIED: ("UNVERIFIED", "yellow")}
+_A = {Severity.ERROR: "an error", Severity.WARNING: "a warning", Severity.NOTE: "a note"}
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 
@@ -112,7 +113,11 @@ def _render_finding(finding: Finding, screen: Screen) -> None:
     screen.wrapped(said(finding.message), 6)
     if finding.loss:
         screen.wrapped(f"lost: {said(finding.loss)}", 6)
-    if finding.remedy:
+    if finding.accepted is not None:
+        why = finding.accepted
+        said_by = f"(by {safe(why.by)} at {safe(why.time)})"
+        screen.wrapped(f"accepted, else it is {_A[why.severity]}: {safe(why.reason)} {said_by}", 6)
+    elif finding.remedy:
         screen.wrapped(f"next: {said(finding.remedy)}", 6)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ckptctl import protocol
 from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData, NothingThere
+from ckptctl.model.acceptance import Acceptance
 from ckptctl.model.amendment import AMENDMENTS
 from ckptctl.model.manifest import LATEST, MANIFEST, QUARANTINE, TRASH
 from ckptctl.model.result.answer import Answer
@@ -49,6 +50,7 @@ def history(store: Store, *, places: Sequence[Place] | None = None) -> History:
         raise NothingThere(f"{store.url}: no checkpoint and no record of one")
     for place in places:
         names = {entry.name for entry in place.entries}
+        accepted = set[Acceptance]()
         if MANIFEST in names:
             try:
                 manifest = protocol.read_sealed(store, place.records)
@@ -59,8 +61,10 @@ def history(store: Store, *, places: Sequence[Place] | None = None) -> History:
                 events.append(
                     Event(manifest.time, "committed", place.path, manifest.step, manifest.actor)
                 )
+                events.extend(_acceptances(place, manifest.step, manifest.accepted))
+                accepted.update(manifest.accepted)
         if AMENDMENTS in names:
-            events.extend(_amendments(store, place))
+            events.extend(_amendments(store, place, accepted))
         if QUARANTINE in names:
             for record in protocol.quarantines(store, place.records):
                 if isinstance(record, str):
@@ -85,7 +89,14 @@ def _trashings(store: Store) -> Iterator[Event]:
         yield Event(found.time, what, found.path, found.step, found.actor, found.reason)
 
 
-def _amendments(store: Store, place: Place) -> Iterator[Event]:
+def _acceptances(place: Place, step: int | None, found: Iterable[Acceptance]) -> Iterator[Event]:
+    for one in found:
+        what = f"accepted {one.check}" + (f":{one.pattern}" if one.pattern else "")
+        yield Event(one.time, what, place.path, step, one.actor, one.reason)
+
+
+def _amendments(store: Store, place: Place, accepted: set[Acceptance]) -> Iterator[Event]:
+    """Yield what was amended; ``accepted`` was so before, and each acceptance is told once."""
     for found in protocol.amendments(store, place.records):
         if isinstance(found, str):
             yield Event("", "damaged", place.path, place.name.step, reason=found)
@@ -93,6 +104,9 @@ def _amendments(store: Store, place: Place) -> Iterator[Event]:
         yield Event(
             found.time, "amended", place.path, found.step, found.actor, found.reason, found.revision
         )
+        new = [one for one in found.accepted if one not in accepted]
+        yield from _acceptances(place, found.step, new)
+        accepted.update(new)
 
 
 def _moves(store: Store) -> list[Event]:

@@ -21,7 +21,10 @@ from ckptctl.storage import Store
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One checkpoint in a listing; ``name`` is its path below the root, ``size`` in bytes, ``modified`` in seconds since the epoch."""
+    """One checkpoint in a listing; ``name`` is its path below the root, ``size`` in bytes, ``modified`` in seconds since the epoch.
+
+    ``accepted`` are the checks of which a person accepted what they found.
+    """
 
     name: str
     path: str = field(metadata=PATH)
@@ -36,16 +39,18 @@ class Row:
     pointers: tuple[str, ...] = ()
     reason: str = ""
     linked: bool = False
+    accepted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The state of one checkpoint, why, how many ranks wrote it, and the step of its manifest."""
+    """The state of one checkpoint, why, how many ranks wrote it, and what its manifest says."""
 
     state: State
     reason: str = ""
     ranks: int | None = None
     step: int | None = None
+    accepted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,7 @@ def _row(
         pointers=tuple(names),
         reason=seen.reason,
         linked=place.linked,
+        accepted=seen.accepted,
     )
 
 
@@ -222,4 +228,5 @@ def _sealed_state(store: Store, place: Place, files: Mapping[str, File]) -> Seen
         if file.size != promised.size:
             why = f"committed, but {promised.path} has {file.size} of {promised.size} bytes"
             return Seen(State.INCOMPLETE, why, step=manifest.step)
-    return Seen(State.COMMITTED, step=manifest.step)
+    accepted = tuple(dict.fromkeys(one.check for one in manifest.accepted))
+    return Seen(State.COMMITTED, step=manifest.step, accepted=accepted)

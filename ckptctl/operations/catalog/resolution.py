@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import Findings, StorageError, UsageError
+from ckptctl.model.acceptance import Acceptance
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH, TIME
 from ckptctl.model.result.verdict import Verdict
@@ -127,7 +128,10 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Resolution(Answer):
-    """The checkpoint to resume from; ``how`` says why this one, ``proof`` how it was checked."""
+    """The checkpoint to resume from; ``how`` says why this one, ``proof`` how it was checked.
+
+    ``accepted`` is what a person accepted of it in spite of a check.
+    """
 
     name: str
     path: str = field(metadata=PATH)
@@ -138,6 +142,7 @@ class Resolution(Answer):
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
     lost: Lost = field(default_factory=Lost)
+    accepted: tuple[Acceptance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,6 +205,7 @@ class _Choice:
             skipped,
             tuple(self._root.notes),
             lost,
+            manifest.accepted if manifest is not None else (),
         )
 
     def _ask_about_target(self, name: str, step: int | None) -> None:

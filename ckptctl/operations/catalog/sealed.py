@@ -5,6 +5,7 @@ from __future__ import annotations
 from ckptctl import protocol
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
+from ckptctl.model.acceptance import Acceptance
 from ckptctl.model.amendment import Amendment
 from ckptctl.model.manifest import Unpromised
 from ckptctl.operations.place import Place
@@ -13,7 +14,10 @@ from ckptctl.storage import Store
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What the manifest says by now; ``amended`` counts how often that was changed, and by whom last."""
+    """What the manifest says by now; ``amended`` counts how often that was changed, and by whom last.
+
+    ``accepted`` is what a person accepted in spite of a check.
+    """
 
     manifest: str
     step: int | None
@@ -26,6 +30,7 @@ class Sealed:
     amended_at: str = ""
     reason: str = ""
     unpromised: tuple[Unpromised, ...] = ()
+    accepted: tuple[Acceptance, ...] = ()
 
 
 def sealed_as(store: Store, place: Place, problems: list[str]) -> Sealed | None:
@@ -51,4 +56,5 @@ def sealed_as(store: Store, place: Place, problems: list[str]) -> Sealed | None:
         amended_at=newest.time if newest else "",
         reason=newest.reason if newest else "",
         unpromised=found.unpromised,
+        accepted=found.accepted,
     )

@@ -17,7 +17,7 @@ from ckptctl.operations.progress import Progress
 from ckptctl.operations.publish.options import CommitOptions
 from ckptctl.operations.verify.beside import Companions
 from ckptctl.operations.verify.options import Options as VerifyOptions
-from ckptctl.operations.verify.stages import Content, Structure, run_stages
+from ckptctl.operations.verify.stages import Content, Identity, Structure, run_stages
 from ckptctl.operations.verify.work import Work, begin
 from ckptctl.storage import WritableStore
 
@@ -40,11 +40,12 @@ def sealed_manifest(store: WritableStore, place: Place) -> Manifest:
 
 def still_the_same(
     store: WritableStore, place: Place, options: CommitOptions, progress: Progress | None
-) -> tuple[Manifest, dict[str, int]]:
+) -> tuple[Manifest, dict[str, int], tuple[str, ...]]:
     """Compare a committed checkpoint with its manifest, and the manifest with what was asked for.
 
-    Return the manifest, and how many files were compared with it. Raises ``Refused`` where a byte
-    or a fact differs.
+    Return the manifest, how many files were compared with it, and what is to be accepted and fits
+    no finding. Raises ``Refused`` where a byte or a fact differs, or where something else would
+    have to be accepted.
     """
     manifest = sealed_manifest(store, place)
     who = f"{place.path} was committed already by {manifest.actor} at {manifest.time}"
@@ -56,18 +57,23 @@ def still_the_same(
     located = Located(store, place)
     work = begin(
         located,
-        VerifyOptions(workers=options.workers, ignore=NOT_OF_BYTES),
+        VerifyOptions(workers=options.workers, ignore=NOT_OF_BYTES, accepting=options.accepting),
         progress=progress,
     )
-    work = run_stages(work, (Structure(), Companions(), Content()))
+    stages = (Structure(), Companions(), Content())
+    work = run_stages(work, (*stages, Identity()) if options.accepting.wishes else stages)
     if work.problem:
         raise StorageError(f"{place.path}: {work.problem}; nothing was changed")
     different = _difference(work, place)
     if different:
         raise Refused(f"{who}, and is not what was sealed then: {different}; nothing was changed")
+    findings = work.report.findings
+    for one in options.accepting.acceptances(findings):
+        raise Refused(f"{who}, and {one.check} is not accepted there; `amend` does that")
     # whoever made it may have died before it was durable
     store.make_durable([join(place.records, MANIFEST)])
-    return manifest, dict(Counter(Against.DIGEST.value for file in manifest.files if file.size))
+    compared = dict(Counter(Against.DIGEST.value for file in manifest.files if file.size))
+    return manifest, compared, options.accepting.unmatched(findings)
 
 
 def contradiction(manifest: Manifest, options: CommitOptions) -> str:
@@ -97,7 +103,8 @@ def _difference(work: Work, place: Place) -> str:
         return f"{first.check}: {first.where.file or ''}: {first.message}"
     for finding in work.report.findings:
         path = finding.where.file or ""
-        if finding.check == "unexpected-file" and place.layout.belongs(path):
+        added = finding.check == "unexpected-file" and finding.accepted is None
+        if added and place.layout.belongs(path):
             return f"{path} was added since"
     return ""
 
@@ -105,14 +112,12 @@ def _difference(work: Work, place: Place) -> str:
 def same_promises(one: Manifest, other: Manifest, digests: Mapping[str, tuple[int, str]]) -> bool:
     """Tell whether two who committed at one moment sealed the same bytes as the same thing."""
     theirs = {file.path: _known(file) for file in other.files}
-    facts = (one.step, one.run_id, one.world_size, one.identity, one.progress)
-    return dict(digests) == theirs and facts == (
-        other.step,
-        other.run_id,
-        other.world_size,
-        other.identity,
-        other.progress,
-    )
+    return dict(digests) == theirs and _facts(one) == _facts(other)
+
+
+def _facts(one: Manifest) -> tuple[object, ...]:
+    accepted = {(found.check, found.findings) for found in one.accepted}
+    return one.step, one.run_id, one.world_size, one.identity, one.progress, accepted
 
 
 def _known(file: FileRecord) -> tuple[int, str]:

@@ -24,9 +24,10 @@ from ckptctl.operations.publish.given import (
 )
 from ckptctl.operations.publish.options import CommitOptions, Committed, result_of
 from ckptctl.operations.publish.receipts import receipts_of
+from ckptctl.operations.verify.accepting import way_round
 from ckptctl.operations.verify.beside import Companions
 from ckptctl.operations.verify.options import Options as VerifyOptions
-from ckptctl.operations.verify.stages import Content, Identity, Structure, run_stages
+from ckptctl.operations.verify.stages import STAGES, Content, Identity, Structure, run_stages
 from ckptctl.operations.verify.work import Work, begin
 from ckptctl.storage import WritableStore
 
@@ -42,28 +43,41 @@ def amend_checkpoint(
     """Create the next amendment of a committed checkpoint: step, run, number of ranks, facts.
 
     What it promises is never changed. It is verified as what it is to be called: in full where
-    the step changes, by sizes and small files elsewhere. Raises ``UsageError`` where nothing is to be
+    the step changes or something is accepted, by sizes and small files elsewhere. Raises ``UsageError`` where nothing is to be
     amended, ``Refused`` for what is not committed or what name or receipts contradict, ``Findings``
     where it is not what was sealed, or its files say another step, ``Conflict`` where somebody
     else amends it at the same time.
     """
     if options.publish_as is not None:
         raise UsageError("`publish_as` gives a name before the commit; `amend` comes after it")
-    located = Located(store, place)
+    located, accepting = Located(store, place), options.accepting
+    last = protocol.last_amendment(store, place.records)
     manifest, damaged = _sealed(store, place)
     given = (options.step, options.run_id, options.world_size)
-    if all(one is None for one in given) and not options.identity and not damaged:
-        raise UsageError("say what to amend: `step`, `run_id`, `world_size` or `identity`")
-    last = protocol.last_amendment(store, place.records)
-    verifying = VerifyOptions(workers=options.workers, ignore=NOT_OF_BYTES)
+    told = options.identity or accepting.wishes or damaged
+    if all(one is None for one in given) and not told:
+        raise UsageError(
+            "say what to amend: `step`, `run_id`, `world_size`, `identity` or `accept`"
+        )
+    verifying = VerifyOptions(workers=options.workers, ignore=NOT_OF_BYTES, accepting=accepting)
     work = begin(located, verifying, progress=progress)
     receipts = receipts_of(located, work.context.checkpoint)
     record = _amendment(place, work, manifest, receipts, options)
     after = record.applied(manifest)
-    result = replace(result_of(store, place.path, after, options), amendment=last)
+    if after != manifest or damaged or accepting.wishes:
+        given_now = options.step if after.step != manifest.step else None
+        found = _prove(work, after, given=given_now).report.findings
+        record = replace(record, accepted=(*record.accepted, *accepting.acceptances(found)))
+        after = record.applied(manifest)
+    else:
+        found = ()
+    result = replace(
+        result_of(store, place.path, after, options),
+        amendment=last,
+        unmatched=accepting.unmatched(found),
+    )
     if after == manifest and not damaged:
         return replace(result, changed=False)
-    _prove(work, after, given=options.step if after.step != manifest.step else None)
     record = replace(record, revision=last + 1, reason=reason, time=now(), actor=actor())
     if not options.dry_run:
         store.prove()
@@ -117,14 +131,17 @@ def _amendment(
         world_size=size,
         identity=facts.identity,
         progress=facts.progress,
+        accepted=manifest.accepted,
     )
 
 
-def _prove(work: Work, after: Manifest, *, given: int | None) -> None:
+def _prove(work: Work, after: Manifest, *, given: int | None) -> Work:
     """Verify the checkpoint as what it is to be called; ``given`` is its step where that changes."""
     seal = replace(work.context.seal, manifest=after, problem="")
     work = replace(work, context=replace(work.context, seal=seal))
-    if given is None:
+    if work.options.accepting.wishes:
+        work = run_stages(work, STAGES)
+    elif given is None:
         quick = replace(work.options, quick=True, sizes_only=True)
         work = run_stages(replace(work, options=quick), (Structure(), Companions(), Content()))
     else:
@@ -137,7 +154,8 @@ def _prove(work: Work, after: Manifest, *, given: int | None) -> None:
         where = f"{first.where.file}: " if first.where.file else ""
         raise Findings(
             f"{place.path} does not verify, so it was not amended: {first.check}: {where}"
-            f"{first.message}; nothing was changed"
+            f"{first.message}; nothing was changed{way_round(work.errors)}"
         )
     if given is not None:
         refuse_other_step(place, work, given)
+    return work

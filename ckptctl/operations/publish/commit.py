@@ -39,6 +39,7 @@ from ckptctl.operations.publish.receipts import compare_receipts, receipts_of
 from ckptctl.operations.publish.stability import refuse_changes, settle
 from ckptctl.operations.publish.stopping import told_when_stopped
 from ckptctl.operations.publish.vanished import take_back
+from ckptctl.operations.verify.accepting import way_round
 from ckptctl.operations.verify.beside import Companions
 from ckptctl.operations.verify.options import Options as VerifyOptions
 from ckptctl.operations.verify.stages import Content, Identity, Structure, run_stages
@@ -78,9 +79,12 @@ def _committed(
     progress: Progress | None,
 ) -> Committed:
     if place.committed:
-        manifest, checked = still_the_same(store, place, options, progress)
+        manifest, checked, unmatched = still_the_same(store, place, options, progress)
         return replace(
-            result_of(store, place.path, manifest, options), changed=False, checked=checked
+            result_of(store, place.path, manifest, options),
+            changed=False,
+            checked=checked,
+            unmatched=unmatched,
         )
     if not place.readable and place.format:
         raise Refused(f"{place.path}: {not_read(place)}; nothing was changed")
@@ -94,7 +98,7 @@ def _committed(
     located = Located(store, place)
     work = begin(
         located,
-        VerifyOptions(workers=options.workers),
+        VerifyOptions(workers=options.workers, accepting=options.accepting),
         sealing=Sealing(options.algorithm),
         progress=progress,
     )
@@ -132,9 +136,14 @@ def _committed(
         unchecked=tuple(sorted(path for path, by in against.items() if by is Against.NOTHING)),
         links=promises.links,
         provenance={how: {"lost": list(keys)} for how, keys in lost.items()},
+        accepted=options.accepting.acceptances(work.report.findings),
     )
     checked = dict(Counter(by.value for by in against.values()))
-    result = replace(result_of(store, final, manifest.sealed(), options), checked=checked)
+    result = replace(
+        result_of(store, final, manifest.sealed(), options),
+        checked=checked,
+        unmatched=options.accepting.unmatched(work.report.findings),
+    )
     refuse_changes(located, checkpoint.files, promises.files, work.digests)
     if options.dry_run:
         return result
@@ -191,6 +200,7 @@ def _refused(work: Work) -> Work:
         what = "is not all of one save" if mixed else "is not whole"
         raise Findings(
             f"{path} {what}, so it was not committed: {text}{more}; `ckptctl verify` says all"
+            f"{way_round(bad)}"
         )
     if not checkpoint.entries:
         raise Refused(

@@ -7,11 +7,13 @@ from typing import Any
 
 from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.hashing import DEFAULT
+from ckptctl.model.acceptance import Acceptance
 from ckptctl.model.manifest import Manifest, Unpromised
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
 from ckptctl.operations.place import address
 from ckptctl.operations.publish.promote import Promoted
+from ckptctl.operations.verify.accepting import Accepting
 from ckptctl.operations.verify.options import Options as VerifyOptions
 from ckptctl.storage import WritableStore
 
@@ -29,6 +31,7 @@ class CommitOptions:
     mapping: tuple[tuple[str, str], ...] = ()
     workers: int = field(default_factory=lambda: VerifyOptions().workers)
     dry_run: bool = False
+    accepting: Accepting = field(default_factory=Accepting)
 
     def with_workers(self, workers: int) -> CommitOptions:
         """Return the same options with another number of threads."""
@@ -45,7 +48,8 @@ class Committed(Answer):
     was made from another, so that no command hands it out. ``checked`` counts files by what their
     bytes were checked against: CRCs, the receipt of a rank, or nothing, which ``unchecked`` names.
     ``links`` are links to files elsewhere, by what they say. ``promoted`` is what became of the
-    pointer, where that was asked for as well.
+    pointer, where that was asked for as well. ``accepted`` is what a person accepted in spite of a
+    check, by now, and ``unmatched`` what was asked for so and fits no finding.
     """
 
     checkpoint: str = field(metadata=PATH)
@@ -67,6 +71,8 @@ class Committed(Answer):
     changed: bool = True
     dry_run: bool = False
     promoted: Promoted | None = None
+    accepted: tuple[Acceptance, ...] = ()
+    unmatched: tuple[str, ...] = ()
 
 
 def result_of(
@@ -89,4 +95,5 @@ def result_of(
         by=manifest.actor,
         time=manifest.time,
         dry_run=options.dry_run,
+        accepted=manifest.accepted,
     )

@@ -16,7 +16,8 @@ from ckptctl.errors import (
     StorageError,
     UsageError,
 )
-from ckptctl.model.finding import Gap, Stage
+from ckptctl.model.acceptance import Acceptance
+from ckptctl.model.finding import Finding, Gap, Stage
 from ckptctl.model.manifest import LATEST, MANIFEST, Manifest, PointerRevision
 from ckptctl.model.paths import join
 from ckptctl.model.result.answer import Answer
@@ -24,9 +25,11 @@ from ckptctl.operations.find import find, place_at
 from ckptctl.operations.fitness import Flaw, Objection, held, loss_of, objection, shrunk
 from ckptctl.operations.place import Place, read_manifest
 from ckptctl.operations.progress import Progress
+from ckptctl.operations.publish.accept import Fresh
 from ckptctl.operations.publish.actor import actor, now
+from ckptctl.operations.verify.accepting import Accepting, way_round
 from ckptctl.operations.verify.options import Options
-from ckptctl.operations.verify.verify import verify
+from ckptctl.operations.verify.verify import Verification, verify
 from ckptctl.storage import Store, WritableStore
 
 
@@ -35,7 +38,9 @@ class Promoted(Answer):
     """A pointer that was moved; ``moved`` is false where it named the checkpoint already.
 
     ``courtesy`` says what went wrong with the plain text copy, which nothing depends on.
-    ``values_unseen`` says why the values of so many tensors could not be looked at.
+    ``values_unseen`` says why the values of so many tensors could not be looked at. ``accepted`` is
+    what was accepted just now, which amendment ``amendment`` records, and ``unmatched`` what was to
+    be accepted and fits no finding.
     """
 
     pointer: str
@@ -46,6 +51,9 @@ class Promoted(Answer):
     dry_run: bool = False
     courtesy: str = ""
     values_unseen: tuple[Gap, ...] = ()
+    accepted: tuple[Acceptance, ...] = ()
+    amendment: int = 0
+    unmatched: tuple[str, ...] = ()
 
 
 def promote(
@@ -60,13 +68,15 @@ def promote(
     dry_run: bool = False,
     workers: int | None = None,
     wanted: Wanted | None = None,
+    accepting: Accepting | None = None,
     progress: Progress | None = None,
 ) -> Promoted:
     """Verify a committed checkpoint against its manifest, then move the pointer to it.
 
     With ``values`` the numbers in its tensors are looked at as well, even if the pointer names it.
     It must hold what ``wanted`` requires: by default, all that an exact resume needs, and what the
-    one that the pointer names now holds. Marks, manifest and pointer are read again right before
+    one that the pointer names now holds. What is wrong with it and is accepted by ``accepting`` is
+    recorded in an amendment before the pointer moves. Marks, manifest and pointer are read again right before
     the pointer moves. Raises ``Refused`` for one that is not committed or quarantined, that is
     older than what the pointer names (unless ``rollback``), or where the pointer is not at revision
     ``expect``; ``Conflict`` where somebody else moved it first; ``Findings`` for one that does not
@@ -74,6 +84,7 @@ def promote(
     """
     if quick and values:
         raise UsageError("`values` has to read what tensors hold, which `quick` leaves out")
+    amended = protocol.last_amendment(store, place.records)
     manifest = _sealed(store, place)
     # a new revision mends one that cannot be used
     pointer = protocol.read_pointer(store)
@@ -105,6 +116,7 @@ def promote(
         wanted=wanted if wanted is not None else Wanted("resume"),
         # the pointer may name another manifest of this very checkpoint: that is being mended
         ignore=frozenset({"pointer-mismatch"}),
+        accepting=accepting or Accepting(),
     )
     if workers is not None:
         options = options.with_workers(workers)
@@ -113,14 +125,17 @@ def promote(
     if flaw is None and newer is None and current is not None and named is None:
         flaw = _shrunk(store, place, current, options)
     if flaw is not None:
-        raise _refusal(place, flaw, options)
+        raise _refusal(place, flaw, options, way_round(_against(outcome, options)))
     unseen = tuple(
         gap for row in outcome.report.coverage if row.stage == Stage.VALUES for gap in row.gaps
     )
+    fresh = Fresh.of(options.accepting, outcome.report.findings, after=amended)
     passed = _passed_over(store, manifest, known, rollback=rollback or bool(pointer.problems))
     if named is not None and current is not None and set(passed) <= set(current.passed_over):
         _ask_again(store, place, manifest, pointer)
-        return replace(named, values_unseen=unseen)
+        if not dry_run:
+            fresh.record(store, place, manifest, reason)
+        return replace(named, values_unseen=unseen, dry_run=dry_run, **fresh.told())
     revision = PointerRevision(
         name=LATEST,
         revision=pointer.last + 1,
@@ -140,13 +155,18 @@ def promote(
         manifest.step,
         dry_run=dry_run,
         values_unseen=unseen,
+        **fresh.told(),
     )
     if not dry_run:
         store.prove()
     _ask_again(store, place, manifest, pointer)
     if dry_run:
         return result
-    protocol.point(store, revision)
+    fresh.record(store, place, manifest, reason)
+    try:
+        protocol.point(store, revision)
+    except Conflict as error:
+        raise Conflict(fresh.kept(str(error))) from None
     _look_after(store, place)
     try:
         protocol.refresh_courtesy_copy(store, place.path)
@@ -216,10 +236,16 @@ def _ask_again(store: Store, place: Place, manifest: Manifest, pointer: protocol
         raise Conflict(f"pointer {LATEST} was moved meanwhile{by}; nothing was changed")
 
 
-def _refusal(place: Place, flaw: Objection, options: Options) -> CkptctlError:
+def _against(outcome: Verification, options: Options) -> list[Finding]:
+    return [one for one in outcome.report.findings if one.severity >= options.fail_on]
+
+
+def _refusal(place: Place, flaw: Objection, options: Options, way_round: str) -> CkptctlError:
     """Say why a checkpoint is not promoted, and which kind of error that is."""
     if flaw.flaw is Flaw.DAMAGED:
-        return Findings(f"{place.path} does not verify, so the pointer was not moved: {flaw.text}")
+        return Findings(
+            f"{place.path} does not verify, so the pointer was not moved: {flaw.text}{way_round}"
+        )
     if flaw.flaw is Flaw.SUSPECT:
         return Findings(f"{place.path} is suspect, so the pointer was not moved: {flaw.text}")
     if flaw.flaw is Flaw.LACKING:

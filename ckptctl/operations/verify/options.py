@@ -7,6 +7,7 @@ import os
 from ckptctl.completeness.audit import Wanted
 from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.model.finding import Gap, GapKind, Severity
+from ckptctl.operations.verify.accepting import Accepting
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class Options:
     ``require_manifest`` a checkpoint that was never committed is a finding. ``sizes_only`` trusts
     the sizes of files larger than a megabyte where a manifest states them, and looks no further.
     With ``values`` the numbers in tensors are looked at as their bytes stream by. ``wanted`` says
-    which components must be there.
+    which components must be there, ``accepting`` what is accepted in spite of a check.
     """
 
     quick: bool = False
@@ -32,6 +33,7 @@ class Options:
     sizes_only: bool = False
     values: bool = False
     wanted: Wanted = field(default_factory=Wanted)
+    accepting: Accepting = field(default_factory=Accepting)
 
     def with_workers(self, workers: int) -> Options:
         """Return the same options with another number of threads."""

@@ -104,8 +104,7 @@ class Content:
             faults += done.faults
             objects += done.objects
             if not done.unit.expected:
-                digests[done.unit.path] = done.unit.size, done.digest
-                checked.setdefault(done.unit.path, done.against)
+                _note_sealed(done, context, digests, checked)
             elif not done.faults and not done.problem:  # what else promises a digest
                 checked[done.unit.path] = Against.DIGEST
             unread += _unread(done)
@@ -183,6 +182,24 @@ def _chosen(work: Work, context: Context) -> ToRead:
     if sealing is None:
         return to_read(context, options)
     return ToRead(sealing_units(context, options, sealing.algorithm, sealing.files), [])
+
+
+def _note_sealed(
+    done: Done,
+    context: Context,
+    digests: dict[str, tuple[int, str]],
+    checked: dict[str, Against],
+) -> None:
+    """Note the digest of a file, and what its bytes were checked against, be it by two units."""
+    path = done.unit.path
+    if not done.unit.items:
+        checked.setdefault(path, done.against)
+    elif done.unit.algorithm or done.against is Against.NOTHING or path not in context.layouts:
+        checked[path] = done.against
+    else:  # what lies between the items has no CRC
+        checked[path] = Against.SOME_CRCS
+    if done.unit.algorithm:
+        digests[path] = done.unit.size, done.digest
 
 
 def _unread(done: Done) -> list[str]:

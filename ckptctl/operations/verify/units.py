@@ -169,16 +169,31 @@ def _unpromised_items(context: Context, options: Options) -> list[Unit]:
 def sealing_units(
     context: Context, options: Options, algorithm: str, files: Collection[str]
 ) -> list[Unit]:
-    """Return one unit for each file, in which it is hashed and its items looked at in one pass."""
+    """Return one unit for each file, in which it is hashed and its items looked at in one pass.
+
+    A file that holds more than its items is hashed by itself.
+    """
     items: dict[str, list[Item]] = {}
     for unit in item_units(context, options):
         items.setdefault(unit.path, []).extend(unit.items)
-    units = [
-        Unit(path, tuple(items.get(path, ())), content=True, algorithm=algorithm, size=file.size)
-        for path, file in context.checkpoint.files.items()
-        if path in files
-    ]
+    units: list[Unit] = []
+    for path, file in context.checkpoint.files.items():
+        if path in files:
+            own = tuple(items.get(path, ()))
+            unit = Unit(path, own, content=True, algorithm=algorithm, size=file.size)
+            if own and not _filled(context, unit):
+                units.append(replace(unit, algorithm=""))
+                unit = replace(unit, items=())
+            units.append(unit)
     return units + _hashing_units(context)  # what a companion promises is compared as well
+
+
+def _filled(context: Context, unit: Unit) -> bool:
+    """Tell whether the items of a file are all of its bytes: then whoever reads them hashes it."""
+    layout = context.layouts.get(unit.path)
+    if layout is not None:
+        return layout.contiguous and layout.end == unit.size
+    return len(unit.items) < 2 and sum(item.length for item in unit.items) in (0, unit.size)
 
 
 def _hashed_and_seen(context: Context, options: Options) -> ToRead:
@@ -195,8 +210,8 @@ def _hashed_and_seen(context: Context, options: Options) -> ToRead:
     astray: list[Item] = []
     hashed = _hashing_units(context)
     for unit in hashed:
-        layout, own = context.layouts.get(unit.path), tuple(items.get(unit.path, ()))
-        if layout is None or (layout.contiguous and layout.end == unit.size):
+        own = tuple(items.get(unit.path, ()))
+        if _filled(context, replace(unit, items=own)):
             units.append(replace(unit, items=own, content=bool(own)))
         else:
             units.append(unit)

@@ -37,7 +37,7 @@ def judge(work: Work) -> tuple[Verdict, str]:
         return Verdict.SUSPECT, "see the warnings about its identity"
     manifest = work.context.seal.manifest
     if manifest is not None:
-        return Verdict.OK, _committed(manifest)
+        return Verdict.OK, f"{_committed(manifest)}{_accepted(work)}"
     identity = work.context.assessment.identity
     why = why_unverified(work, identity)
     if why:
@@ -55,6 +55,12 @@ def _committed(manifest: Manifest) -> str:
     step = "" if manifest.step is None else f" as step {manifest.step}"
     run = "" if manifest.run_id is None else f" of run {manifest.run_id}"
     return f"committed{step}{run}"
+
+
+def _accepted(work: Work) -> str:
+    """Say that what is called good is so because a person said it."""
+    checks = sorted({finding.check for finding in work.report.findings if finding.accepted})
+    return f"; accepted in spite of {', '.join(checks)}" if checks else ""
 
 
 def why_unverified(work: Work, identity: Identity) -> str:

@@ -69,7 +69,13 @@ class Verification(Answer):
         A wrong name, old metadata or a copy of another checkpoint make it suspect too, but what it
         holds is of one step.
         """
-        return next((f for f in self.report.findings if f.check in _DOUBTFUL), None)
+        doubts = (f for f in self.report.findings if f.check in _DOUBTFUL and not f.accepted)
+        return next(doubts, None)
+
+    @property
+    def accepted(self) -> tuple[Finding, ...]:
+        """What is wrong with it and was accepted by a person."""
+        return tuple(finding for finding in self.report.findings if finding.accepted)
 
 
 def verify(

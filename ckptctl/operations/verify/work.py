@@ -15,6 +15,7 @@ from ckptctl.model.seal import Seal
 from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.provenance.collect import Collection
+from ckptctl.operations.verify.accepting import Acceptances
 from ckptctl.operations.verify.options import Options
 
 if TYPE_CHECKING:
@@ -59,6 +60,11 @@ class Work:
         return any(self.options.asks(check.id) for check in IDENTITY_CHECKS)
 
     @property
+    def _acceptances(self) -> Acceptances:
+        manifest = self.context.seal.manifest
+        return Acceptances(manifest.accepted if manifest else (), self.options.accepting)
+
+    @property
     def errors(self) -> list[Finding]:
         """What was found that nobody may accept, in the order in which checks are asked."""
         order = {check: number for number, check in enumerate(by_id())}
@@ -80,8 +86,8 @@ class Work:
         return self.found(Report.of(findings, rows), asked, context=context)
 
     def found(self, report: Report, asked: Iterable[str] = (), **changes: Any) -> Work:
-        """Add what a stage found."""
-        changes["report"] = self.report.merge(report)
+        """Add what a stage found; what is accepted is a note from then on."""
+        changes["report"] = self.report.merge(self._acceptances.weigh(report))
         return replace(self, asked=self.asked | set(asked), **changes)
 
 

@@ -27,7 +27,7 @@ def render_history(found: History, screen: Screen) -> None:
     rows += [
         (
             safe(event.time or "?"),
-            f"{event.what} (revision {event.revision})" if event.revision else event.what,
+            safe(event.what) + (f" (revision {event.revision})" if event.revision else ""),
             safe(event.name),
             "-" if event.step is None else f"{event.step}",
             safe(event.actor),

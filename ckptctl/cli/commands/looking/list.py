@@ -74,6 +74,9 @@ def render_listing(listing: Listing, screen: Screen) -> None:
         screen.line("".join(line).rstrip())
         if row.reason:
             screen.wrapped(screen.paint(said(row.reason), "dim"), 4)
+        if row.accepted:
+            text = f"accepted in spite of {safe(', '.join(row.accepted))}"
+            screen.wrapped(screen.paint(text, "dim"), 4)
     if listing.undecided:
         screen.wrapped(screen.paint(said(listing.undecided), "yellow"), 0)
     for pointer in listing.dangling:

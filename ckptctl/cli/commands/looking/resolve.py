@@ -7,11 +7,12 @@ import typer
 
 from ckptctl import api
 from ckptctl.cli.options import Format, Framework, Json, Quiet, Root, Workers, chosen
+from ckptctl.cli.output.accepted import line
 from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
 from ckptctl.cli.output.resolution import explain, loss, summary
-from ckptctl.cli.output.text import Screen
+from ckptctl.cli.output.text import Screen, safe
 from ckptctl.results import NoneUsable, Resolution, Undecided
 
 
@@ -88,6 +89,8 @@ def resolve_command(
         raise
     silent = quiet and found.committed
     explain(found.notes, found.skipped, quiet=silent)
+    for one in found.accepted if not silent else ():
+        sys.stderr.write(f"ckptctl: note: {safe(found.name)}: accepted {line(one)}\n")
     if output == "text" and not silent:
         sys.stderr.write(f"ckptctl: {summary(found)}\n")
     if found.lost.count:  # whatever else is not said

@@ -7,6 +7,7 @@ import typer
 
 from ckptctl import api
 from ckptctl.cli.options import Checkpoint, Format, Framework, Json, chosen
+from ckptctl.cli.output.accepted import line
 from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.tensor_layout import draw_layout
@@ -92,6 +93,8 @@ def render_description(found: Description, screen: Screen) -> None:
         why = f": {safe(last.reason)}" if last.reason else ""
         said = f"{plural(last.amended, 'time')}, last by {safe(last.amended_by)}"
         facts.append(("amended", f"{said} at {safe(last.amended_at)}{why}"))
+    if found.sealed is not None:
+        facts += [("accepted", line(one)) for one in found.sealed.accepted]
     for name, value in facts:
         screen.line(f"{screen.paint(f'{name:<11}', 'bold')} {value}")
     _render_progress(found, screen)

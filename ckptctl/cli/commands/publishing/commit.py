@@ -9,6 +9,7 @@ import typer
 from ckptctl import api
 from ckptctl.cli.commands.publishing.promote import render_promote
 from ckptctl.cli.options import (
+    Accept,
     AllowMissing,
     Checkpoint,
     DryRun,
@@ -23,6 +24,7 @@ from ckptctl.cli.options import (
     chosen,
     components,
 )
+from ckptctl.cli.output.accepted import accepted, unmatched
 from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
@@ -58,7 +60,10 @@ def commit_command(
     amend: Annotated[
         bool, typer.Option("--amend", help="Say more of what is committed; its bytes stay.")
     ] = False,
-    reason: Annotated[str, typer.Option(help="Why it is amended, for the history.")] = "",
+    accept: Accept = None,
+    reason: Annotated[
+        str, typer.Option(help="Why it is amended or accepted, for the history.")
+    ] = "",
     also_promote: Annotated[
         bool, typer.Option("--promote", help="Move the pointer to it as well.")
     ] = False,
@@ -94,12 +99,14 @@ def commit_command(
         mapping=mapped,
         workers=workers,
         amend=amend,
+        accept=accept or (),
         reason=reason,
         dry_run=dry_run,
         framework=framework,
         progress=progress(quiet=quiet or output != "text"),
     )
     if not also_promote:
+        unmatched(result.unmatched)
         return emit(result, output, command="commit", quiet=quiet)
     if output == "text":  # said at once: it stays true whatever comes of the promotion
         emit(result, output, command="commit", quiet=quiet)
@@ -107,7 +114,8 @@ def commit_command(
         moved = api.promote(
             result.checkpoint,
             framework=framework,
-            reason="committed",
+            accept=accept or (),
+            reason=reason or "committed",
             quick=True,
             require=require,
             allow_missing=allow_missing or (),
@@ -116,6 +124,7 @@ def commit_command(
     except CkptctlError as error:
         error.result = result
         raise
+    unmatched([one for one in result.unmatched if one in moved.unmatched])
     if output != "text":
         return emit(replace(result, promoted=moved), output, command="commit", quiet=quiet)
     if not quiet:
@@ -132,6 +141,7 @@ def render_commit(result: Committed, screen: Screen) -> None:
             f"{screen.paint(verb, 'green', 'bold')} {safe(result.checkpoint)}: {_as_what(result)}; its "
             f"{plural(result.files, 'file')} are promised as before"
         )
+        accepted(result.accepted, screen)
         screen.line(f"manifest {result.manifest}, amendment {result.amendment}")
         return
     if not result.changed:
@@ -140,6 +150,7 @@ def render_commit(result: Committed, screen: Screen) -> None:
             f"{safe(result.checkpoint)} {known}: {_as_what(result)}, {plural(result.files, 'file')}, {size(result.size)}; by "
             f"{safe(result.by)} at {safe(result.time)}"
         )
+        accepted(result.accepted, screen)
         screen.line(f"manifest {result.manifest}")
         return
     verb = "would commit" if result.dry_run else "committed"
@@ -148,6 +159,7 @@ def render_commit(result: Committed, screen: Screen) -> None:
         f"{plural(result.files, 'file')}, {size(result.size)}, every byte hashed; "
         f"{_checked(result)}"
     )
+    accepted(result.accepted, screen)
     if result.lost:
         screen.line(f"lost to damage when it was made: {safe(listed(result.lost, _MOST_NAMED))}")
     for path, link in list(result.links.items())[:_MOST_ROWS]:

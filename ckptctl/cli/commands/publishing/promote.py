@@ -7,6 +7,7 @@ import typer
 
 from ckptctl import api
 from ckptctl.cli.options import (
+    Accept,
     AllowMissing,
     Checkpoint,
     DryRun,
@@ -22,6 +23,7 @@ from ckptctl.cli.options import (
     components,
     confirm,
 )
+from ckptctl.cli.output.accepted import accepted, unmatched
 from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
@@ -48,6 +50,7 @@ def promote_command(
     rollback: Annotated[
         bool, typer.Option("--rollback", help="Allow moving back to an older step.")
     ] = False,
+    accept: Accept = None,
     workers: Workers = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -74,11 +77,13 @@ def promote_command(
         mapping=components(mapping),
         expect=expect,
         rollback=rollback,
+        accept=accept or (),
         dry_run=dry_run,
         workers=workers,
         framework=framework,
         progress=progress(quiet=quiet or output != "text"),
     )
+    unmatched(result.unmatched)
     return emit(result, output, command="promote", quiet=quiet)
 
 
@@ -91,6 +96,7 @@ def render_promote(result: Promoted, screen: Screen) -> None:
             f"ckptctl: the values of {plural(gap.count, 'tensor')} were not looked at: "
             f"{said(gap.reason)}\n"
         )
+    accepted(result.accepted, screen)
     if not result.moved:
         screen.line(f"{result.pointer} names {target} already")
         return
