@@ -573,7 +573,7 @@ def test_a_manifest_whose_promise_was_rewritten(sealed: Path) -> None:
 
 
 def test_a_manifest_of_a_newer_release(sealed: Path) -> None:
-    data = (sealed / MANIFEST).read_bytes().replace(b"ckptctl/manifest/2", b"ckptctl/manifest/9")
+    data = (sealed / MANIFEST).read_bytes().replace(b"ckptctl/manifest/3", b"ckptctl/manifest/9")
     (sealed / MANIFEST).write_bytes(data)
     assert "newer release" in findings(sealed)["unreadable-manifest"][0]["message"]
     assert "newer release" in refused("resolve", sealed.parent, code=10)

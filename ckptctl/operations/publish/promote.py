@@ -84,7 +84,8 @@ def promote(
     """
     if quick and values:
         raise UsageError("`values` has to read what tensors hold, which `quick` leaves out")
-    amended = protocol.last_amendment(store, place.records)
+    accepting = accepting or Accepting()
+    amended = protocol.last_amendment(store, place.records) if accepting.wishes else 0
     manifest = _sealed(store, place)
     # a new revision mends one that cannot be used
     pointer = protocol.read_pointer(store)
@@ -116,7 +117,7 @@ def promote(
         wanted=wanted if wanted is not None else Wanted("resume"),
         # the pointer may name another manifest of this very checkpoint: that is being mended
         ignore=frozenset({"pointer-mismatch"}),
-        accepting=accepting or Accepting(),
+        accepting=accepting,
     )
     if workers is not None:
         options = options.with_workers(workers)
@@ -125,15 +126,16 @@ def promote(
     if flaw is None and newer is None and current is not None and named is None:
         flaw = _shrunk(store, place, current, options)
     if flaw is not None:
-        raise _refusal(place, flaw, options, way_round(_against(outcome, options)))
+        raise _refusal(place, flaw, options, way_round(_against(outcome, flaw, options)))
     unseen = tuple(
         gap for row in outcome.report.coverage if row.stage == Stage.VALUES for gap in row.gaps
     )
-    fresh = Fresh.of(options.accepting, outcome.report.findings, after=amended)
+    fresh = Fresh.of(accepting, outcome.report.findings, after=amended)
     passed = _passed_over(store, manifest, known, rollback=rollback or bool(pointer.problems))
     if named is not None and current is not None and set(passed) <= set(current.passed_over):
         _ask_again(store, place, manifest, pointer)
-        if not dry_run:
+        if not dry_run and fresh.accepted:
+            store.prove()
             fresh.record(store, place, manifest, reason)
         return replace(named, values_unseen=unseen, dry_run=dry_run, **fresh.told())
     revision = PointerRevision(
@@ -236,7 +238,10 @@ def _ask_again(store: Store, place: Place, manifest: Manifest, pointer: protocol
         raise Conflict(f"pointer {LATEST} was moved meanwhile{by}; nothing was changed")
 
 
-def _against(outcome: Verification, options: Options) -> list[Finding]:
+def _against(outcome: Verification, flaw: Objection, options: Options) -> list[Finding]:
+    """Return the findings for which a checkpoint is refused."""
+    if flaw.flaw is Flaw.SUSPECT:
+        return [outcome.doubt] if outcome.doubt is not None else []
     return [one for one in outcome.report.findings if one.severity >= options.fail_on]
 
 
@@ -247,7 +252,9 @@ def _refusal(place: Place, flaw: Objection, options: Options, way_round: str) ->
             f"{place.path} does not verify, so the pointer was not moved: {flaw.text}{way_round}"
         )
     if flaw.flaw is Flaw.SUSPECT:
-        return Findings(f"{place.path} is suspect, so the pointer was not moved: {flaw.text}")
+        return Findings(
+            f"{place.path} is suspect, so the pointer was not moved: {flaw.text}{way_round}"
+        )
     if flaw.flaw is Flaw.LACKING:
         asked = options.wanted.profile or "none"
         return Findings(
