@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable
-from dataclasses import field, replace
+
 
 from ckptctl.checks import by_id
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import Refused
 from ckptctl.model.acceptance import MOST, Acceptance, AcceptedFinding, Spot, spot
 from ckptctl.model.finding import Accepted, Finding, Report, Severity
