@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from ckptctl.dataclass import dataclass, field
@@ -14,6 +14,8 @@ from ckptctl.model.manifest import canonical
 _BASE = 64 << 20
 _PER_STEP = 1 << 10
 _PER_WORKER = 8 << 20
+_PER_GROUP = 24 << 20
+"""Bytes of the buffers of files that are written at the same time."""
 
 
 def _fingerprint(data: bytes) -> str:
@@ -40,7 +42,12 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One box written anew from the source items ``pieces`` that overlap it."""
+    """One box written anew from the source items ``pieces`` that overlap it.
+
+    ``read`` is what it reads of them by itself. Where that would read bytes which other boxes need
+    as well, ``shared`` names the box of the tensor that is read once for all of them, and ``whole``
+    the bytes of each piece.
+    """
 
     fqn: str
     box: Box
@@ -48,6 +55,8 @@ class Write:
     length: int
     read: int
     transforms: tuple[str, ...] = ()
+    shared: Box | None = None
+    whole: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +92,6 @@ class TargetFile:
         return sum(step.length for step in self.steps)
 
     @property
-    def read(self) -> int:
-        """Bytes read to write it."""
-        return sum(step.read for step in self.steps)
-
-    @property
     def counts(self) -> tuple[int, int]:
         """How many items are copied as they are, and how many are written anew."""
         copies = sum(isinstance(step, Copy) for step in self.steps)
@@ -96,6 +100,48 @@ class TargetFile:
     def document(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         return {"path": self.path, "rank": self.rank, "steps": list(map(_step, self.steps))}
+
+
+MOST_TOGETHER = 128
+"""Files that are written at the same time at most: each is open, and has a buffer."""
+
+
+class Groups:
+    """Numbers put into groups by naming pairs that belong together."""
+
+    def __init__(self, count: int) -> None:
+        """Begin with each number by itself."""
+        self._parent = list(range(count))
+
+    def _root(self, number: int) -> int:
+        while self._parent[number] != number:
+            self._parent[number] = number = self._parent[self._parent[number]]
+        return number
+
+    def join(self, one: int, other: int) -> None:
+        """Put two numbers into one group."""
+        roots = self._root(one), self._root(other)
+        self._parent[max(roots)] = min(roots)
+
+    def all(self) -> list[list[int]]:
+        """Return all groups, their numbers in ascending order."""
+        found: dict[int, list[int]] = {}
+        for number in range(len(self._parent)):
+            found.setdefault(self._root(number), []).append(number)
+        return list(found.values())
+
+
+def bytes_read(files: Iterable[TargetFile]) -> int:
+    """Return the bytes read to write some files at the same time."""
+    total = 0
+    pieces: dict[int, int] = {}
+    for file in files:
+        for step in file.steps:
+            if isinstance(step, Write) and step.shared is not None:
+                pieces.update(zip(step.pieces, step.whole, strict=True))
+            else:
+                total += step.read
+    return total + sum(pieces.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +172,26 @@ class Plan:
 
     @property
     def read(self) -> int:
-        """Bytes read from the source to write them."""
-        return sum(file.read for file in self.files)
+        """Bytes read from the source to write them: payloads, and items that are copied."""
+        return sum(bytes_read(files) for files in self.together())
+
+    def together(self, most: int = MOST_TOGETHER) -> list[tuple[TargetFile, ...]]:
+        """Group the files: those that are fed by the same reads are written at the same time.
+
+        Where that would be more than ``most`` files, their source is read for each so many.
+        """
+        groups = Groups(len(self.files))
+        first: dict[int, int] = {}
+        for number, file in enumerate(self.files):
+            for step in file.steps:
+                if isinstance(step, Write) and step.shared is not None:
+                    for piece in step.pieces:
+                        groups.join(number, first.setdefault(piece, number))
+        return [
+            tuple(self.files[i] for i in members[low : low + most])
+            for members in groups.all()
+            for low in range(0, len(members), most)
+        ]
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -138,7 +202,9 @@ class Plan:
     def memory(self, *, workers: int) -> int:
         """Estimate the bytes of memory that carrying it out takes at most."""
         steps = sum(len(file.steps) for file in self.files)
-        return _BASE + _PER_STEP * steps + _PER_WORKER * workers
+        several = sum(len(files) > 1 for files in self.together())
+        shared = _PER_GROUP * min(workers, several)
+        return _BASE + _PER_STEP * steps + _PER_WORKER * workers + shared
 
     def items(self) -> Items:
         """Return where each item of the result lies."""

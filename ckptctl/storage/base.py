@@ -107,8 +107,11 @@ class WritableStore(Store, Protocol):
     def renames(self) -> bool:
         """True if a name can be changed in one step."""
 
-    def upload(self, path: str) -> Upload:
-        """Begin a large object that must not exist yet; ``Conflict`` where it does."""
+    def upload(self, path: str, *, together: int = 1) -> Upload:
+        """Begin a large object that must not exist yet; ``Conflict`` where it does.
+
+        ``together`` is how many are written at the same time: their buffers share the memory.
+        """
 
     def prove(self) -> None:
         """Raise ``Refused`` unless ``create`` is known to be exclusive and writing is allowed."""

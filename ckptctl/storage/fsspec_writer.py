@@ -17,19 +17,25 @@ from ckptctl.storage.fsspec import ObjectStore
 _SCHEMES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})
 _ATTEMPTS = 3
 _PART = 16 << 20
+_SMALLEST_PART = 5 << 20
+"""Bytes that S3 asks for in each part but the last."""
+
+_PARTS = 128 << 20
+"""Bytes of the parts of all objects that are written at the same time."""
+
 _DENIED_CODES = frozenset({"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 
 
 class ObjectUpload:
     """An object sent in parts; readers see it once the upload is completed."""
 
-    def __init__(self, system: Any, key: str, url: str) -> None:
-        """Begin the upload."""
+    def __init__(self, system: Any, key: str, url: str, part: int = _PART) -> None:
+        """Begin the upload; ``part`` is bytes that are sent at once."""
         self._url = url
         self._file: Any = None
 
         def begin() -> None:
-            self._file = system.open(key, "wb", block_size=_PART)
+            self._file = system.open(key, "wb", block_size=part)
 
         _send(url, begin)
 
@@ -119,12 +125,13 @@ class ConditionalStore(ObjectStore):
             ) from problem
         raise StorageError(f"{url}: {problem}") from problem
 
-    def upload(self, path: str) -> ObjectUpload:
+    def upload(self, path: str, *, together: int = 1) -> ObjectUpload:
         """Begin a large object; that none is there is asked before and not part of the request."""
+        part = max(_SMALLEST_PART, min(_PART, _PARTS // together))
         try:
             self.stat(path)
         except NotFound:
-            return ObjectUpload(self._system, self._key(path), f"{self.url}/{path}")
+            return ObjectUpload(self._system, self._key(path), f"{self.url}/{path}", part)
         raise Conflict(f"{self.url}/{path} exists already")
 
     def _get(self, path: str) -> bytes:

@@ -220,7 +220,7 @@ class PosixStore:
                 f"{final} was made, but making its name durable failed: {error.strerror or error}"
             ) from error
 
-    def upload(self, path: str) -> PosixUpload:
+    def upload(self, path: str, *, together: int = 1) -> PosixUpload:  # noqa: ARG002 - no buffer
         """Begin a large file that must not exist yet."""
         final = self._root / path
         if os.path.lexists(final):

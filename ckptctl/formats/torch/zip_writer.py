@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Protocol
 
-from ckptctl.crc import crc32
+from ckptctl.crc import combine, crc32
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
 from ckptctl.model.dtypes import ITEM_SIZE, STORAGE_DTYPE
@@ -64,10 +64,32 @@ def write_tensor(
     Raises ``MalformedData`` for a dtype that cannot be written, and for pieces that make up fewer
     or more bytes than the shape has: the item is then unfinished.
     """
-    archive = Archive(sink)
-    _begin(archive, tensor_pickle(dtype, shape))
-    crc = archive.record(b"data/0", payload_size(dtype, shape), pieces)
-    return Written(archive.finish(), crc)
+    item = TensorItem(sink, dtype, shape)
+    for piece in pieces:
+        item.write(piece)
+    return item.finish()
+
+
+class TensorItem:
+    """A tensor's item in the making, for whoever writes several of them at once."""
+
+    def __init__(self, sink: Sink, dtype: str, shape: Shape) -> None:
+        """Write what stands before the payload; raises ``MalformedData`` for other dtypes."""
+        self._archive = Archive(sink)
+        _begin(self._archive, tensor_pickle(dtype, shape))
+        self._archive.begin(b"data/0", payload_size(dtype, shape))
+
+    def write(self, piece: bytes | memoryview, crc: int | None = None) -> None:
+        """Take more row-major bytes; ``crc`` is their CRC-32 where it is known already.
+
+        Raises ``MalformedData`` for more bytes than the shape has.
+        """
+        self._archive.feed(piece, crc)
+
+    def finish(self) -> Written:
+        """Write what stands behind; raises ``MalformedData`` where bytes are missing."""
+        crc = self._archive.end()
+        return Written(self._archive.finish(), crc)
 
 
 def write_object(sink: Sink, pickle: bytes) -> int:
@@ -116,6 +138,8 @@ class Archive:
         self._position = 0
         self._lines: list[bytes] = []
         self._content = 0
+        self._open = (b"", 0, 0, 0)  # name, flags, size and header of the record being written
+        self._count = self._crc = 0
 
     def _write(self, data: bytes | memoryview) -> None:
         self._sink.write(data)
@@ -123,6 +147,17 @@ class Archive:
 
     def record(self, name: bytes, size: int, pieces: Iterable[bytes | memoryview] | None) -> int:
         """Write one record and return its CRC; without ``pieces`` only its place is counted."""
+        self.begin(name, size)
+        if pieces is None:
+            self._position += size
+            self._count = size
+        else:
+            for piece in pieces:
+                self.feed(piece)
+        return self.end()
+
+    def begin(self, name: bytes, size: int) -> None:
+        """Write the header of a record of ``size`` bytes."""
         name = _ARCHIVE + name
         header = self._position
         flags = _UTF8 | _DESCRIPTOR if size else _UTF8
@@ -138,7 +173,24 @@ class Archive:
             + name
             + extra
         )
-        crc = self._data(name, size, pieces)
+        self._open = (name, flags, size, header)
+        self._count = self._crc = 0
+
+    def feed(self, piece: bytes | memoryview, crc: int | None = None) -> None:
+        """Write bytes of the record that was begun; ``crc`` is theirs where it is known."""
+        name, _, size, _ = self._open
+        if self._count + len(piece) > size:
+            raise _wrong(name, f"more than {size}", size)
+        self._count += len(piece)
+        self._crc = crc32(piece, self._crc) if crc is None else combine(self._crc, crc, len(piece))
+        self._write(piece)
+
+    def end(self) -> int:
+        """Write what stands behind a record and return its CRC."""
+        name, flags, size, header = self._open
+        if self._count != size:
+            raise _wrong(name, str(self._count), size)
+        crc = self._crc
         if size:
             form = "<4sIQQ" if _zip64(size, size, header) else "<4sIII"
             self._write(struct.pack(form, b"PK\7\x08", crc, size, size))
@@ -146,25 +198,6 @@ class Archive:
         if size:
             mixed = crc + 0x9E3779B9 + (self._content << 6) + (self._content >> 2)
             self._content ^= mixed & _MASK
-        return crc
-
-    def _data(self, name: bytes, size: int, pieces: Iterable[bytes | memoryview] | None) -> int:
-        if pieces is None:
-            self._position += size
-            return 0
-        crc = count = 0
-        for piece in pieces:
-            crc = crc32(piece, crc)
-            count += len(piece)
-            if count > size:
-                break
-            self._sink.write(piece)
-        if count != size:
-            raise MalformedData(
-                f"record {name.decode()}: {'more than ' if count > size else ''}"
-                f"{min(count, size)} bytes came where {size} were expected"
-            )
-        self._position += size
         return crc
 
     def finish(self) -> int:
@@ -181,6 +214,10 @@ class Archive:
             + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, count, count, size, min(start, _BIG), 0)
         )
         return self._position
+
+
+def _wrong(name: bytes, count: str, size: int) -> MalformedData:
+    return MalformedData(f"record {name.decode()}: {count} bytes came where {size} were expected")
 
 
 def _zip64(size: int, packed: int, header: int) -> bytes:

@@ -22,21 +22,18 @@ from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item, Stored, TensorEntry
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.geometry import Box
-from ckptctl.model.paths import is_contained, join
 from ckptctl.operations.content.assemble import InMemory, Piece, stream, volume
 from ckptctl.operations.content.checked import (
     Check,
     Checked,
     Recorded,
-    Storages,
     Unrecorded,
 )
+from ckptctl.operations.content.files import OpenFiles
 from ckptctl.storage import Reader, Store
 
 BLOCK = 1 << 20
 """Bytes of one band, and of one read."""
-
-_MOST_OPEN = 128
 
 
 @dataclass(slots=True)
@@ -53,16 +50,17 @@ class _Digesting:
 class TensorSource:
     """The tensors of one checkpoint, opened for reading; safe to use from several threads.
 
-    ``unchecked`` are the keys that were read and for which no CRC was recorded.
+    ``unchecked`` are the keys that were read and for which no CRC was recorded. ``files`` are those
+    of other parts of the same checkpoint, to be shared.
     """
 
     store: Store
     base: str
     checkpoint: Checkpoint
     unchecked: set[str] = field(default_factory=set)
-    _storages: Storages = field(default_factory=Storages)
+    files: OpenFiles | None = None
+    _own: list[OpenFiles] = field(default_factory=list)
     _items: dict[str, list[int]] = field(default_factory=dict)
-    _readers: dict[str, Reader] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def __enter__(self) -> TensorSource:
@@ -75,10 +73,18 @@ class TensorSource:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close all files."""
-        for reader in self._readers.values():
-            reader.close()
-        self._readers.clear()
+        """Close all files but those that others share."""
+        for files in self._own:
+            files.close()
+
+    @property
+    def _files(self) -> OpenFiles:
+        if self.files is not None:
+            return self.files
+        with self._lock:
+            if not self._own:
+                self._own.append(OpenFiles(self.store, self.base))
+        return self._own[0]
 
     def entry(self, fqn: str) -> TensorEntry:
         """Return a tensor's entry; raises ``NothingThere`` where there is no such tensor."""
@@ -174,19 +180,7 @@ class TensorSource:
 
     def reader(self, path: str, stack: ExitStack) -> Reader:
         """Return a file of the checkpoint opened for reading, kept open where there is room."""
-        if not is_contained(path):
-            raise MalformedData(f"{path!r} lies outside the checkpoint")
-        with self._lock:
-            found = self._readers.get(path)
-            if found is not None:
-                return found
-        reader = self.store.open(join(self.base, path))
-        with self._lock:
-            if path not in self._readers and len(self._readers) < _MOST_OPEN:
-                self._readers[path] = reader
-                return reader
-        stack.enter_context(reader)
-        return reader
+        return self._files.reader(path, stack)
 
     def stored(self, item: Item, stack: ExitStack) -> tuple[Reader, Stored]:
         """Find where a tensor item's storage lies: what to read it from, and where in there."""
@@ -197,8 +191,8 @@ class TensorSource:
             limit = self._payload(item) + DECODED_SLACK
             decoded, item = decode(reader, item, limit=limit)
             stack.enter_context(decoded)
-            reader = decoded
-        return reader, locate_tensor(reader, item)
+            return decoded, locate_tensor(decoded, item)
+        return reader, self._files.locate(reader, item)
 
     def _payload(self, item: Item) -> int:
         """Return the bytes that a tensor item may hold by what the metadata says of its box."""
@@ -253,7 +247,7 @@ class TensorSource:
         if stored.crc is None or span == (stored.start, stored.start + stored.size):
             found = Unrecorded() if stored.crc is None else Recorded(stored.crc)
             return self._noted(item, found)
-        return self._storages.check(reader, item, stored)
+        return self._files.storages.check(reader, item, stored)
 
     def _noted(self, item: Item, check: Check) -> Check:
         if isinstance(check, Unrecorded):

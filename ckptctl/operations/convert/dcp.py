@@ -31,7 +31,7 @@ from ckptctl.operations.reshard.target import (
     write_files,
     write_metadata,
 )
-from ckptctl.operations.reshard.write import units_of
+from ckptctl.operations.reshard.units import units_of
 from ckptctl.sharding.rank_policy import Policy
 from ckptctl.sharding.rank_state import families
 
@@ -74,7 +74,8 @@ def to_dcp(
 
     def write(target: Target) -> Conversion:
         source = (opened.store.url, opened.base)
-        units = units_of(plan, view, source, (target.store.url, target.base))
+        place = (target.store.url, target.base)
+        units = units_of(plan, view, source, place, target.done)
         write_files(target, units, opened.store, workers=options.workers, progress=reading.progress)
         write_metadata(target, plan)
         # the boxes were written from pieces, so what the source holds is read once more as a whole

@@ -15,14 +15,13 @@ from ckptctl.completeness.classifier import Classifier
 from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData, UsageError
 from ckptctl.formats.registry import sharded_writer
-from ckptctl.formats.torch.zip_writer import WRITABLE, item_length, object_length
+from ckptctl.formats.torch.zip_writer import WRITABLE, object_length
 from ckptctl.model.checkpoint import Checkpoint, Entry, Items, TensorEntry, rank_of
-from ckptctl.model.dtypes import ITEM_SIZE
 from ckptctl.model.geometry import Box, Boxes, Shape
+from ckptctl.operations.reshard.steps import TensorSteps
 from ckptctl.sharding.cuts import Cuts, DimRule, SourceLayout, cuts_of
 from ckptctl.sharding.mesh import Mesh, Part, parts
-from ckptctl.sharding.overlaps import Overlaps
-from ckptctl.sharding.plan import Copy, Give, Plan, Step, TargetFile, Write
+from ckptctl.sharding.plan import Copy, Give, Plan, Step, TargetFile
 from ckptctl.sharding.rank_policy import Contents, Decision, Policy, decide, suggest
 from ckptctl.sharding.rank_state import Family
 
@@ -182,9 +181,10 @@ class _Planner:
         boxes = Boxes.of(len(entry.shape), (part.box for part in chosen))
         self.entries[name] = TensorEntry(name, entry.dtype, entry.shape, boxes, entry.requires_grad)
         fresh = self._request.pickles is not None
-        steps = _Steps(entry, self._items.get(entry.fqn, {}), self._checkpoint.items, fresh=fresh)
-        for part in chosen:
-            self._place((number, 0), steps.of(part.box, name), part.ranks)
+        origins = self._items.get(entry.fqn, {})
+        steps = TensorSteps(entry, origins, self._checkpoint.items, fresh=fresh)
+        for part, step in zip(chosen, steps.of([part.box for part in chosen], name), strict=True):
+            self._place((number, 0), step, part.ranks)
 
     def _object(self, fqn: str, name: str) -> Step:
         if self._request.pickles is None:
@@ -249,58 +249,6 @@ class _Planner:
             )
             for rank, held in enumerate(self._held)
         )
-
-
-class _Steps:
-    """Finds where the boxes of one tensor come from."""
-
-    def __init__(
-        self,
-        entry: TensorEntry,
-        origins: Mapping[Shape | None, int],
-        items: Items,
-        *,
-        fresh: bool,
-    ) -> None:
-        self._entry, self._origins, self._items = entry, origins, items
-        self._fresh = fresh
-        sources: dict[Shape, Box] = {}
-        for box in entry.boxes:
-            known = sources.get(box.offsets)
-            if known is None or known.volume < box.volume:
-                sources[box.offsets] = box
-        self._sources = sources
-        self._solid = [box for box in sources.values() if box.volume]
-        self._overlaps: Overlaps | None = None
-
-    def of(self, box: Box, name: str) -> Step:
-        """Return how one box of the result comes about."""
-        index = self._origins.get(box.offsets)
-        whole = index is not None and self._sources.get(box.offsets) == box
-        if index is not None and whole and not self._fresh:
-            transforms = self._items.transforms.get(index, ())
-            return Copy(name, box, index, self._items.lengths[index], transforms)
-        if self._overlaps is None:
-            self._overlaps = Overlaps(self._solid)
-        near = [self._solid[i] for i in self._overlaps.of(box)] if box.volume else []
-        width, read, covered = ITEM_SIZE.get(self._entry.dtype, 1), 0, 0
-        pieces = []
-        for source in near:
-            piece = self._origins.get(source.offsets)
-            if piece is None:
-                raise MalformedData(f"{self._entry.fqn}: one of its boxes is not stored")
-            common = source.overlap(box)
-            volume = 1 if common is None else common.volume
-            covered += volume
-            packed = piece in self._items.transforms
-            read += self._items.lengths[piece] if packed else volume * width
-            pieces.append(piece)
-        if covered != box.volume:
-            raise MalformedData(
-                f"{self._entry.fqn}: its boxes hold {covered} of {box.volume} elements of a part"
-            )
-        length = item_length(self._entry.dtype, box.sizes)
-        return Write(name, box, tuple(pieces), length, read)
 
 
 def _index(items: Items) -> dict[str, dict[Shape | None, int]]:

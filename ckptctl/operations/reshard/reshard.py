@@ -28,7 +28,7 @@ from ckptctl.operations.reshard.manifest import lost_in, manifest_of
 from ckptctl.operations.reshard.plan import Planned, Request, plan_reshard
 from ckptctl.operations.reshard.proof import Proof, prove
 from ckptctl.operations.reshard.source import Source, digest_source, open_source, rank_contents
-from ckptctl.operations.reshard.write import units_of
+from ckptctl.operations.reshard.units import units_of
 from ckptctl.operations.verify.options import Options
 from ckptctl.sharding.continuity import Aspect, continuity
 from ckptctl.sharding.mesh import DATA_AXES, REPLICA_AXES, Mesh
@@ -216,7 +216,7 @@ def _fill(
     """Write everything, read it back, and make it survive a crash."""
     place = (target.store.url, target.base)
     origin = (source.opened.store.url, source.opened.base)
-    units = units_of(plan, source.checkpoint, origin, place)
+    units = units_of(plan, source.checkpoint, origin, place, target.done)
     reshard_target.write_files(
         target,
         units,

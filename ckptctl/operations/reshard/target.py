@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from functools import partial
 from threading import Event
 from uuid import uuid4
 
@@ -12,11 +13,13 @@ from ckptctl.errors import Conflict, MalformedData, Refused
 from ckptctl.formats import registry
 from ckptctl.model.manifest import MANIFEST, FileRecord, decode
 from ckptctl.model.paths import join
+from ckptctl.operations.content.files import OpenFiles
 from ckptctl.operations.content.unread import is_sound
 from ckptctl.operations.progress import Progress, Shared
 from ckptctl.operations.publish.actor import actor, now
 from ckptctl.operations.reshard.destination import Destination, discard
-from ckptctl.operations.reshard.write import FileUnit, HashedUpload, copy_beside, nobody, write_file
+from ckptctl.operations.reshard.units import Unit
+from ckptctl.operations.reshard.write import HashedUpload, copy_beside, nobody, write_unit
 from ckptctl.sharding.plan import Plan
 from ckptctl.sharding.record import CONVERTED, RESHARD, ReshardRecord, temporary
 from ckptctl.storage import Store, WritableStore
@@ -129,14 +132,14 @@ def _record_of(found: Destination) -> ReshardRecord:
 
 def write_files(
     target: Target,
-    units: Iterable[FileUnit],
+    units: Iterable[Unit],
     source: Store,
     *,
     workers: int,
     progress: Progress,
     executor: Executor | None = None,
 ) -> None:
-    """Write all files that are not finished yet, each noted as it is."""
+    """Write the files of all units, each noted as it is finished."""
     shared = Shared(progress)
     stopped = Event()
 
@@ -145,22 +148,23 @@ def write_files(
             raise Refused(f"{target.url}: stopped")
         shared.advance(count)
 
-    waiting = [unit for unit in units if unit.file.path not in target.done]
-    shared.start(target.url, sum(unit.file.size for unit in waiting))
+    waiting = sorted(units, key=lambda unit: -unit.size)
+    shared.start(target.url, sum(unit.size for unit in waiting))
     pool = executor or ThreadPoolExecutor(workers)
-    futures: list[Future[FileRecord]] = []
+    opened = OpenFiles(source, waiting[0].base) if waiting else None
+    work = partial(write_unit, source=source, target=target.store, tick=tick, opened=opened)
+    futures: list[Future[tuple[FileRecord, ...]]] = []
     try:
-        for unit in sorted(waiting, key=lambda unit: -unit.file.size):
+        for unit in waiting:
             if executor is None:
-                futures.append(
-                    pool.submit(write_file, unit, source=source, target=target.store, tick=tick)
-                )
+                futures.append(pool.submit(work, unit))
             else:  # perhaps in another process: stores and progress do not go there
-                futures.append(pool.submit(write_file, unit))
+                futures.append(pool.submit(write_unit, unit))
         for future in as_completed(futures):
-            target.finish(future.result())
-            if executor is not None:
-                shared.advance(future.result().size)
+            for file in future.result():
+                target.finish(file)
+                if executor is not None:
+                    shared.advance(file.size)
     except BaseException:
         stopped.set()  # those at work end at their next block, and leave nothing
         raise
@@ -169,6 +173,8 @@ def write_files(
             future.cancel()
         if executor is None:
             pool.shutdown()
+        if opened is not None:
+            opened.close()
         shared.finish()
 
 

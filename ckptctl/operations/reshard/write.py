@@ -1,119 +1,58 @@
-"""Carrying a plan out, one target file after the other: small units of work that can be pickled."""
+"""Carrying a plan out: the files of one unit, each written once and in order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
-from ckptctl.dataclass import dataclass, replace
 from ckptctl.errors import MalformedData
-from ckptctl.formats.torch.zip_writer import write_object, write_tensor
+from ckptctl.formats.torch.zip_writer import TensorItem, write_object, write_tensor
 from ckptctl.hashing import Hasher
-from ckptctl.model.checkpoint import (
-    Checkpoint,
-    Entry,
-    TensorEntry,
-)
-from ckptctl.model.geometry import Boxes
+from ckptctl.model.checkpoint import Items
+from ckptctl.model.dtypes import ITEM_SIZE
+from ckptctl.model.geometry import Box
 from ckptctl.model.manifest import FileRecord
 from ckptctl.model.paths import join
+from ckptctl.operations.content.cut import Cutter
+from ckptctl.operations.content.files import OpenFiles
 from ckptctl.operations.content.tensors import TensorSource
-from ckptctl.sharding.plan import Copy, Give, Plan, Step, TargetFile, Write
+from ckptctl.operations.reshard.units import Unit
+from ckptctl.sharding.plan import Copy, Give, Step, TargetFile, Write
 from ckptctl.storage import Store, Upload, WritableStore, open_store, open_writable
 
 _BUFFER = 1 << 20
+_BUFFERS = 16 << 20
+"""Bytes of the buffers of all files that are written at the same time."""
+
+_SMALLEST = 64 << 10
+_BAND = 4 << 20
+"""Bytes of a tensor that are read at once for several files."""
+
+_WORTH_SHARING = 1 << 20
+_HELPERS = 2
 
 Tick = Callable[[int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class FileUnit:
-    """One file to be written: what a worker needs to know, and nothing of the rest.
-
-    ``checkpoint`` holds the source items that go into the file and no others; the steps of ``file``
-    number them. ``source`` and ``target`` are the URLs of stores, ``base`` and ``directory`` the
-    checkpoints in them.
-    """
-
-    source: str
-    base: str
-    checkpoint: Checkpoint
-    target: str
-    directory: str
-    file: TargetFile
-
-
-def units_of(
-    plan: Plan,
-    checkpoint: Checkpoint,
-    source: tuple[str, str],
-    target: tuple[str, str],
-) -> Iterator[FileUnit]:
-    """Cut a plan into units; ``source`` and ``target`` are pairs of store and directory in it."""
-    for file in plan.files:
-        part, steps = _part_of(checkpoint, file.steps)
-        own = replace(file, steps=steps)
-        yield FileUnit(source[0], source[1], part, target[0], target[1], own)
-
-
-def _part_of(checkpoint: Checkpoint, steps: Iterable[Step]) -> tuple[Checkpoint, tuple[Step, ...]]:
-    """Return the part of a checkpoint that some steps read, and the steps numbered for it."""
-    numbers: dict[int, int] = {}
-    boxes: dict[str, list[int]] = {}
-    own: list[Step] = []
-    for step in steps:
-        if isinstance(step, Give):
-            own.append(step)
-            continue
-        wanted = (step.item,) if isinstance(step, Copy) else step.pieces
-        for index in wanted:
-            if index not in numbers:
-                numbers[index] = len(numbers)
-                boxes.setdefault(checkpoint.items.fqns[index], []).append(index)
-        if isinstance(step, Copy):
-            own.append(replace(step, item=numbers[step.item]))
-        else:
-            own.append(replace(step, pieces=tuple(numbers[i] for i in step.pieces)))
-            boxes.setdefault(step.fqn, [])
-    entries = {
-        fqn: _entry_part(checkpoint.entries[fqn], [checkpoint.items.origins[i] for i in indices])
-        for fqn, indices in boxes.items()
-    }
-    part = Checkpoint(
-        checkpoint.format,
-        {},
-        checkpoint.sources,
-        entries,
-        checkpoint.items.pick(list(numbers)),
-        replicated=checkpoint.replicated,
-    )
-    return part, tuple(own)
-
-
-def _entry_part(entry: Entry, origins: list[tuple[int, ...] | None]) -> Entry:
-    if not isinstance(entry, TensorEntry):
-        return entry
-    wanted = set(origins)
-    boxes = [box for box in entry.boxes if box.offsets in wanted]
-    return replace(entry, boxes=Boxes.of(len(entry.shape), boxes))
 
 
 class HashedUpload:
     """Gathers small writes, hashes everything and hands it to an upload."""
 
-    def __init__(self, upload: Upload, tick: Tick) -> None:
+    def __init__(self, upload: Upload, tick: Tick, buffer: int = _BUFFER) -> None:
         """Begin with nothing."""
-        self._upload, self._tick = upload, tick
+        self._upload, self._tick, self._buffer = upload, tick, buffer
         self._hasher, self._pending = Hasher(), bytearray()
         self.size = 0
 
     def write(self, data: bytes | memoryview, /) -> object:
         """Take more bytes."""
         self.size += len(data)
-        if len(self._pending) + len(data) < _BUFFER:
+        if len(self._pending) + len(data) < self._buffer:
             self._pending += data
             return None
         self._flush()
-        if len(data) < _BUFFER // 4:
+        if len(data) < self._buffer // 4:
             self._pending += data
         else:
             self._send(data)
@@ -136,33 +75,125 @@ class HashedUpload:
         return self._hasher.text()
 
 
-def write_file(
-    unit: FileUnit,
+def write_unit(
+    unit: Unit,
     *,
     source: Store | None = None,
     target: WritableStore | None = None,
     tick: Tick | None = None,
-) -> FileRecord:
-    """Write one file and return what it is; stores are opened by URL where none are given.
+    opened: OpenFiles | None = None,
+) -> tuple[FileRecord, ...]:
+    """Write the files of a unit and return what they are; stores are opened by URL where not given.
+
+    ``opened`` are files of the source that other units share.
 
     Every item that is copied has the CRCs of its records checked on the way. Raises
-    ``MalformedData`` for damage of the source; the file is then not there.
+    ``MalformedData`` for damage of the source; none of the files is there then.
     """
     source = source or open_store(unit.source)
     target = target or open_writable(unit.target)
-    path = join(unit.directory, unit.file.path)
-    upload = target.upload(path)
-    try:
-        out = HashedUpload(upload, tick or nobody)
-        with TensorSource(source, unit.base, unit.checkpoint) as tensors:
-            for run in _runs(unit):
-                _do(run, unit, tensors, out)
-        if out.size != unit.file.size:
-            raise MalformedData(f"{path}: {out.size} bytes were written of {unit.file.size}")
-        digest = out.finish()
-    finally:
-        upload.abandon()
-    return FileRecord(unit.file.path, out.size, digest, unit.file.rank)
+    buffer = max(_SMALLEST, min(_BUFFER, _BUFFERS // len(unit.files)))
+    with ExitStack() as stack:
+        tensors = stack.enter_context(
+            TensorSource(source, unit.base, unit.checkpoint, files=opened)
+        )
+        lines = []
+        for file in unit.files:
+            path = join(unit.directory, file.path)
+            upload = target.upload(path, together=len(unit.files))
+            stack.callback(upload.abandon)
+            out = HashedUpload(upload, tick or nobody, buffer)
+            lines.append(_Line(file, unit.checkpoint.items, out))
+        _write_lines(lines, tensors, stack)
+        for line in lines:
+            if line.out.size != line.file.size:
+                path, size = line.file.path, line.file.size
+                raise MalformedData(f"{path}: {line.out.size} bytes were written of {size}")
+        return tuple(
+            FileRecord(line.file.path, line.out.size, line.out.finish(), line.file.rank)
+            for line in lines
+        )
+
+
+class _Line:
+    """One file in the making, and the steps that it waits for."""
+
+    def __init__(self, file: TargetFile, items: Items, out: HashedUpload) -> None:
+        self.file, self.out = file, out
+        self._runs = _runs(file, items)
+        self.run: list[Step] = next(self._runs, [])
+
+    def advance(self) -> None:
+        self.run = next(self._runs, [])
+
+    @property
+    def shared(self) -> tuple[str, Box] | None:
+        """What is to be read for this file and others, if that is what comes next."""
+        return _shared(self.run[0]) if self.run else None
+
+
+def _shared(step: Step) -> tuple[str, Box] | None:
+    if isinstance(step, Write) and step.shared is not None:
+        return step.fqn, step.shared
+    return None
+
+
+def _write_lines(lines: Sequence[_Line], tensors: TensorSource, stack: ExitStack) -> None:
+    """Take all files forwards: each by itself, and together what is read once for several.
+
+    The keys come in the same order in all files, so that they meet.
+    """
+    coming = Counter(key for line in lines for step in line.file.steps if (key := _shared(step)))
+    helpers = stack.enter_context(ThreadPoolExecutor(_HELPERS)) if coming else None
+    while True:
+        met: dict[tuple[str, Box], list[_Line]] = {}
+        for line in lines:
+            while line.run and line.shared is None:
+                _do(line.run, tensors, line.out)
+                line.advance()
+            if line.shared is not None:
+                met.setdefault(line.shared, []).append(line)
+        if not met:
+            return
+        key = next((k for k, those in met.items() if len(those) == coming[k]), next(iter(met)))
+        _feed(key, met[key], tensors, helpers)
+        coming[key] -= len(met[key])
+        for line in met[key]:
+            line.advance()
+
+
+def _feed(
+    key: tuple[str, Box],
+    lines: Sequence[_Line],
+    tensors: TensorSource,
+    helpers: ThreadPoolExecutor | None,
+) -> None:
+    """Read a box once, and write to each file what it holds of it."""
+    fqn, whole = key
+    dtype = tensors.entry(fqn).dtype
+    steps = [step for line in lines if isinstance(step := line.run[0], Write)]
+    items = [
+        TensorItem(line.out, dtype, step.box.sizes) for line, step in zip(lines, steps, strict=True)
+    ]
+    cutter = Cutter(whole, ITEM_SIZE[dtype], [step.box for step in steps])
+    for block in tensors.read(fqn, whole, block=_BAND):
+        slabs = cutter.slabs(block)
+
+        def give(first: int, stride: int = _HELPERS) -> None:
+            for number in range(first, len(items), stride):
+                for slab, data in slabs:  # noqa: B023 - is done before the next block comes
+                    part = cutter.part(number, slab, data)
+                    if part is not None:
+                        items[number].write(part)
+
+        if helpers is not None and len(block) >= _WORTH_SHARING:
+            list(helpers.map(give, range(_HELPERS)))
+        else:
+            give(0, 1)
+    for item, step in zip(items, steps, strict=True):
+        length = item.finish().length
+        if length != step.length:
+            raise MalformedData(f"{fqn}: {length} bytes of {step.length}")
 
 
 def copy_beside(
@@ -185,11 +216,10 @@ def nobody(count: int) -> None:
     """Tell nobody."""
 
 
-def _runs(unit: FileUnit) -> Iterator[list[Step]]:
+def _runs(file: TargetFile, items: Items) -> Iterator[list[Step]]:
     """Group the steps: items to be copied that are neighbours in the source come together."""
-    items = unit.checkpoint.items
     run: list[Step] = []
-    for step in unit.file.steps:
+    for step in file.steps:
         if isinstance(step, Copy) and run:
             last, this = run[-1], items[step.item]
             if isinstance(last, Copy):
@@ -204,7 +234,7 @@ def _runs(unit: FileUnit) -> Iterator[list[Step]]:
         yield run
 
 
-def _do(run: list[Step], unit: FileUnit, tensors: TensorSource, out: HashedUpload) -> None:
+def _do(run: list[Step], tensors: TensorSource, out: HashedUpload) -> None:
     first = run[0]
     if isinstance(first, Give):
         write_object(out, first.pickle)
@@ -216,5 +246,5 @@ def _do(run: list[Step], unit: FileUnit, tensors: TensorSource, out: HashedUploa
         if out.size - before != first.length:
             raise MalformedData(f"{first.fqn}: {out.size - before} bytes of {first.length}")
         return
-    items = unit.checkpoint.items
+    items = tensors.checkpoint.items
     tensors.copy([items[step.item] for step in run if isinstance(step, Copy)], out)
