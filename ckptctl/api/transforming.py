@@ -29,6 +29,8 @@ def convert(
     force: bool = False,
     resume: bool = False,
     overwrite: bool = False,
+    accept: Iterable[str] = (),
+    reason: str = "",
     workers: int | None = None,
     dry_run: bool = False,
     framework: str = "",
@@ -38,14 +40,16 @@ def convert(
 
     ``force`` leaves out what is damaged or cannot be read; ``resume`` goes on from what the same
     conversion left unfinished, ``overwrite`` begins again, and replaces what ``convert`` wrote.
+    ``accept`` takes the source in spite of what these checks find, for a ``reason`` that is recorded.
     Raises ``Findings`` for a source that is not whole and for a result that is not what was read,
     ``Refused`` for a destination that is taken or has no room.
     """
     from ckptctl.formats.safetensors.writer import parse_size
+    from ckptctl.operations import requests
     from ckptctl.operations.content.selection import Selection
     from ckptctl.operations.convert import convert as converting
     from ckptctl.operations.convert.options import ConvertOptions
-    from ckptctl.operations.target import checkpoint_of
+    from ckptctl.operations.target import checkpoint_of, text_of
 
     prefixes = tuple((rename or {}).items())
     options = ConvertOptions(
@@ -58,6 +62,7 @@ def convert(
         overwrite=overwrite,
         dry_run=dry_run,
         framework=framework,
+        accepting=requests.accepting_only(accept, reason, path=text_of(path)),
     )
     if workers is not None:
         options = replace(options, workers=workers)
@@ -79,6 +84,8 @@ def reshard(
     resume: bool = False,
     overwrite: bool = False,
     force: bool = False,
+    accept: Iterable[str] = (),
+    reason: str = "",
     workers: int | None = None,
     dry_run: bool = False,
     framework: str = "",
@@ -87,12 +94,15 @@ def reshard(
     """Write a checkpoint for another number of ranks, prove it equal, and commit it.
 
     Of a root it takes what ``resolve`` names; without ``out`` the result goes to a root beside the
-    root, ``ROOT-wN``. ``rng`` takes keep, drop or fail, ``data`` also merge. Raises
+    root, ``ROOT-wN``. ``rng`` takes keep, drop or fail, ``data`` also merge. ``accept`` takes the
+    source in spite of what these checks find, for a ``reason`` that the result records. Raises
     ``DecisionNeeded`` where state kept per rank needs one, ``Refused`` where the destination is
     taken, ``Findings`` where the source does not verify; nothing is committed then.
     """
+    from ckptctl.operations import requests
     from ckptctl.operations.reshard.named import request_of, reshard_named
     from ckptctl.operations.reshard.reshard import ReshardOptions
+    from ckptctl.operations.target import text_of
 
     request = request_of(world_size, mesh=mesh, dim_rule=dim_rule, rng=rng, data=data)
     options = ReshardOptions(
@@ -102,6 +112,7 @@ def reshard(
         overwrite=overwrite,
         force=force,
         framework=framework,
+        accepting=requests.accepting_only(accept, reason, path=text_of(path)),
     )
     if workers is not None:
         options = options.with_workers(workers)

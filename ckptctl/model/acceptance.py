@@ -6,7 +6,7 @@ place, is not covered by it, whatever its pattern would match.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
@@ -81,6 +81,18 @@ def spot(finding: Finding) -> Spot:
 def said(finding: Finding) -> str:
     """Return what a finding says, without the option that it names: that depends on what was asked."""
     return _OPTION.sub("", finding.message)[:LONGEST]
+
+
+def told(one: Acceptance) -> dict[str, Any]:
+    """Return an acceptance as it is told of what something was made from: it accepts nothing there."""
+    return {
+        "check": one.check,
+        "pattern": one.pattern,
+        "reason": one.reason,
+        "findings": len(one.findings),
+        "time": one.time,
+        "actor": one.actor,
+    }
 
 
 def acceptance_of(body: object) -> Acceptance:

@@ -170,6 +170,18 @@ class Manifest(Record):
         return found
 
     @property
+    def accepted_before(self) -> tuple[str, ...]:
+        """What a person accepted of the checkpoint that this was made from, in words."""
+        found = []
+        for how, told in self.provenance.items():
+            rows = told.get("accepted") if isinstance(told, Mapping) else None
+            for row in rows if isinstance(rows, list) else ():
+                if isinstance(row, Mapping):
+                    what = f"{how.replace('_', ' ')} one of which {row.get('check')} was accepted"
+                    found.append(f"{what}: {row.get('reason')}")
+        return tuple(found)
+
+    @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files)

@@ -64,6 +64,14 @@ def accepting(accept: Iterable[str], reason: str, *, path: str) -> Accepting:
     return Accepting(wishes, reason, actor(), now())
 
 
+def accepting_only(accept: Iterable[str], reason: str, *, path: str) -> Accepting:
+    """Read the same where nothing else takes a reason."""
+    found = accepting(accept, reason, path=path)
+    if reason and not found.wishes:
+        raise UsageError("`reason` is for `accept`: say what is accepted")
+    return found
+
+
 def _wish(text: str) -> Wish:
     check, colon, pattern = text.partition(":")
     if not check or (colon and not pattern) or len(pattern) > LONGEST:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ckptctl.dataclass import dataclass
+from ckptctl.model.acceptance import Acceptance
 from ckptctl.model.manifest import FileRecord, Record
 
 RESHARD = "ckptctl.reshard.json"
@@ -31,16 +32,19 @@ class ReshardRecord(Record):
 class ConvertedRecord(Record):
     """What ``convert`` wrote: its files, and the keys of the source that are not in there.
 
-    ``lost`` are those of them that damage took: a commit of what was written says so.
+    ``lost`` are those of them that damage took, ``accepted`` is what a person accepted of the source
+    in spite of a check: a commit of what was written says so.
     """
 
-    SCHEMA: ClassVar[str] = "ckptctl/converted/1"
+    SCHEMA: ClassVar[str] = "ckptctl/converted/2"
+    ALSO_READ: ClassVar[tuple[str, ...]] = ("ckptctl/converted/1",)
     source: str
     to: str
     files: tuple[FileRecord, ...] = ()
     tensors: str = ""
     left_out: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    accepted: tuple[Acceptance, ...] = ()
     time: str = ""
     actor: str = ""
     tool: str = ""

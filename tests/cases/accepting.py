@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cases.companions import both
 from cases.frame import (
     SHARD,
     Build,
@@ -22,10 +23,10 @@ from cases.frame import (
     writes,
 )
 from cases.frame import promoted as names
-from cases.sealing import AMENDMENT, PLACE, alters, grows, rewrites
+from cases.sealing import AMENDMENT, OLMO, PLACE, alters, grows, rewrites
 from ckptctl.model.acceptance import Acceptance, AcceptedFinding
 from ckptctl.model.amendment import Amendment
-from ckptctl.model.manifest import MANIFEST, decode
+from ckptctl.model.manifest import MANIFEST, Manifest, decode
 
 OTHER = "__0_0.distcp"
 WHY = ("--reason", "our packer pads files")
@@ -34,6 +35,8 @@ COMMIT = ("commit", f"{{root}}/{PLACE}")
 ACCEPTED = (*COMMIT, "--accept", BYTES, *WHY)
 PROMOTE = ("promote", f"{{root}}/{PLACE}", "--require", "none")
 VERIFY = ("verify", f"{{root}}/{PLACE}")
+RESHARD = ("reshard", f"{{root}}/{PLACE}", "--world-size", "3", "--out", "{root}/out")
+CONVERT = ("convert", f"{{root}}/{PLACE}", "--to", "safetensors", "--out", "{root}/out")
 RESOLVE = ("resolve", "{root}")
 AMEND = (*COMMIT, "--amend", "--accept", "unexpected-file", "--reason", "a note of ours")
 SAVED, PADDED = saved(12), each(saved(12), grows(f"{PLACE}/{SHARD}"))
@@ -70,11 +73,9 @@ def amends(check: str, **where: Any) -> Build:
     return build
 
 
-def decode_manifest(root: Path) -> Any:
-    """Read the manifest as it lies there."""
-    from ckptctl.model.manifest import Manifest
-
-    return decode(Manifest, (root / PLACE / MANIFEST).read_bytes())
+def decode_manifest(root: Path, name: str = PLACE) -> Manifest:
+    """Read a manifest as it lies there."""
+    return decode(Manifest, (root / name / MANIFEST).read_bytes())
 
 
 def only(*checks: str) -> Callable[[Any], bool]:
@@ -88,6 +89,18 @@ def found(check: str, severity: str, *, accepted: bool) -> Callable[[Any], bool]
         (row["check"], row["severity"], row["accepted"] is not None) == (check, severity, accepted)
         for row in rows
     )
+
+
+def origin_says(name: str, how: str, check: str) -> Build:
+    """Look into the manifest of what was made: does it say what was accepted of its source?"""
+
+    def look(root: Path) -> None:
+        manifest = decode_manifest(root, name)
+        (row,) = manifest.provenance[how]["accepted"]
+        assert (row["check"], row["reason"], row["findings"]) == (check, "our packer pads files", 1)
+        assert manifest.accepted == () and manifest.lost == {}
+
+    return look
 
 
 FINDINGS = "result.checkpoints.0.report.findings"
@@ -569,5 +582,95 @@ CASES: list[Case] = [
         ("list", "{root}"),
         says=("\\x1b[2J",),
         silent=("\x1b",),
+    ),
+    # ------------------------------------------------------------------ what is made from it
+    Case(
+        "a reshard takes a source that is accepted, and says of it what was",
+        PADDED,
+        (*RESHARD, "--accept", BYTES, *WHY),
+        says=("  accepted of the source: unreferenced-bytes (1 finding): our packer pads files",),
+        facts={"accepted": only(BYTES), "lost": []},
+        then=origin_says("out", "resharded_from", BYTES),
+    ),
+    Case(
+        "and one that nobody accepts is refused",
+        PADDED,
+        RESHARD,
+        10,
+        untouched=True,
+        says=("--force takes", "`--accept unreferenced-bytes` with a --reason"),
+    ),
+    Case(
+        "nor is damage beside it taken",
+        each(PADDED, flips(f"{PLACE}/{OTHER}", 800)),
+        (*RESHARD, "--accept", BYTES, *WHY),
+        10,
+        untouched=True,
+    ),
+    Case(
+        "nor is damage accepted",
+        each(SAVED, flips(f"{PLACE}/{OTHER}", 800)),
+        (*RESHARD, "--accept", "checksum", *WHY),
+        5,
+        untouched=True,
+    ),
+    Case(
+        "what the manifest of the source accepts is taken",
+        SEALED,
+        RESHARD,
+        facts={"accepted": only(BYTES)},
+        then=origin_says("out", "resharded_from", BYTES),
+    ),
+    Case(
+        "what comes of it has nothing accepted itself",
+        each(SEALED, ran(*RESHARD)),
+        ("show", "{root}/out"),
+        says=("resharded from one of which unreferenced-bytes was accepted",),
+        facts={"description.sealed.accepted": []},
+    ),
+    Case(
+        "a dry run of it writes nothing",
+        PADDED,
+        (*RESHARD, "--accept", BYTES, *WHY, "--dry-run"),
+        untouched=True,
+        facts={"accepted": only(BYTES)},
+    ),
+    Case("a reshard needs no reason for nothing", SAVED, (*RESHARD, *WHY), 2, untouched=True),
+    Case(
+        "a conversion takes it too",
+        PADDED,
+        (*CONVERT, "--accept", BYTES, *WHY),
+        made=("out/ckptctl.converted.json",),
+        says=("  accepted of the source: unreferenced-bytes",),
+        facts={"accepted": only(BYTES)},
+    ),
+    Case(
+        "and refuses it else",
+        PADDED,
+        CONVERT,
+        10,
+        untouched=True,
+        says=("`--accept unreferenced-bytes` with a --reason",),
+    ),
+    Case(
+        "a commit of what was converted says so",
+        each(
+            both("olmo"),
+            grows(f"{OLMO}/model_and_optim/__1_0.distcp"),
+            ran(
+                "convert",
+                f"{{root}}/{OLMO}",
+                "--to",
+                "dcp",
+                "--out",
+                "{root}/out",
+                "--accept",
+                f"{BYTES}:*__1_0.distcp",
+                *WHY,
+            ),
+        ),
+        ("commit", "{root}/out", "--step", "12"),
+        facts={"accepted": [], "lost": []},
+        then=origin_says("out", "converted_from", BYTES),
     ),
 ]

@@ -9,10 +9,10 @@ from ckptctl.cli.output.text import Screen, plural, safe
 from ckptctl.model.acceptance import Acceptance
 
 
-def accepted(found: Iterable[Acceptance], screen: Screen) -> None:
-    """Print one line for each acceptance."""
+def accepted(found: Iterable[Acceptance], screen: Screen, *, source: bool = False) -> None:
+    """Print one line for each acceptance, also where it is of the ``source`` of what was made."""
     for one in found:
-        screen.line(f"accepted {line(one)}")
+        screen.line(f"{'  accepted of the source:' if source else 'accepted'} {line(one)}")
 
 
 def line(one: Acceptance) -> str:

@@ -16,7 +16,8 @@ from ckptctl.storage import Store
 class Sealed:
     """What the manifest says by now; ``amended`` counts how often that was changed, and by whom last.
 
-    ``accepted`` is what a person accepted in spite of a check.
+    ``accepted`` is what a person accepted in spite of a check, ``accepted_before`` says what was
+    accepted so of the checkpoint that it was made from.
     """
 
     manifest: str
@@ -31,6 +32,7 @@ class Sealed:
     reason: str = ""
     unpromised: tuple[Unpromised, ...] = ()
     accepted: tuple[Acceptance, ...] = ()
+    accepted_before: tuple[str, ...] = ()
 
 
 def sealed_as(store: Store, place: Place, problems: list[str]) -> Sealed | None:
@@ -57,4 +59,5 @@ def sealed_as(store: Store, place: Place, problems: list[str]) -> Sealed | None:
         reason=newest.reason if newest else "",
         unpromised=found.unpromised,
         accepted=found.accepted,
+        accepted_before=found.accepted_before,
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ckptctl import protocol
 from ckptctl.dataclass import replace
 from ckptctl.errors import Findings, MalformedData, Refused, StorageError, UsageError
 from ckptctl.formats.items.casting import CASTABLE
+from ckptctl.model.acceptance import Acceptance
 from ckptctl.model.checkpoint import TensorEntry
-from ckptctl.model.finding import Severity
+from ckptctl.model.finding import Finding, Severity
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.paths import join
 from ckptctl.operations.content.digest import ObjectDigest, TensorDigest, digest_content
@@ -40,6 +42,7 @@ from ckptctl.operations.reshard.destination import (
 )
 from ckptctl.operations.reshard.target import Target, begin
 from ckptctl.operations.reshard.touched import Damage, damage_of
+from ckptctl.operations.verify.accepting import way_round
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, examine, verification_of
 from ckptctl.sharding.record import CONVERTED, ConvertedRecord
@@ -69,7 +72,7 @@ def convert(
     writer = _WRITERS.get(to)
     if writer is None:
         raise UsageError(f"`to` takes one of {', '.join(FORMATS)}, not {to!r}")
-    opened, damage = _open(url, options)
+    opened, damage, accepted = _open(url, options)
     names = options.selection.names(opened.checkpoint.entries)
     unproven = unproven_sources(opened, _manifest(opened))
     found = look(out, resume=options.resume, overwrite=options.overwrite, single=to == "torch")
@@ -85,7 +88,7 @@ def convert(
         prepared = writer(opened, out, names, options, reading, left_out)
         _some_tensor(prepared, left_out, to, options, had=had)
         left_out.extend(LeftOut(path, why) for path, why in unread_files(opened).items())
-        result = replace(prepared.result, left_out=tuple(left_out))
+        result = replace(prepared.result, left_out=tuple(left_out), **accepted)
         there = sum(one.size for one in found.entries)
         need_space(found.store, max(0, result.size - there))
         if options.dry_run:
@@ -119,16 +122,27 @@ def _manifest(opened: Opened) -> Manifest | None:
         return None  # what is promised is not known, so that nothing is proven by it
 
 
-def _open(url: str, options: ConvertOptions) -> tuple[Opened, Damage]:
-    """Open the source and check its structure; the content is checked as it is read."""
+def _open(url: str, options: ConvertOptions) -> tuple[Opened, Damage, dict[str, Any]]:
+    """Open the source and check its structure; the content is checked as it is read.
+
+    Return it with what damage touches, and with what of it is accepted, as a result says that.
+    """
     opened = open_tensors(url, options.framework)
     problems = [f"{f.where.file or ''}: {f.message}" for f in opened.serious]
     damage: Damage | None = Damage()
-    place = opened.place
+    place, accepting = opened.place, options.accepting
+    findings: tuple[Finding, ...] = ()
+    recorded: tuple[Acceptance, ...] = ()
+    way = ""
     if place is not None and place.readable:
-        work = examine(Located(opened.store, place), Options(quick=True, workers=options.workers))
+        asked = Options(quick=True, workers=options.workers, accepting=accepting)
+        work = examine(Located(opened.store, place), asked)
         outcome = verification_of(work)
-        errors = [f for f in outcome.report.findings if f.severity is Severity.ERROR]
+        findings = outcome.report.findings
+        manifest = work.context.seal.manifest
+        recorded = manifest.accepted if manifest is not None else ()
+        errors = [f for f in findings if f.severity is Severity.ERROR]
+        way = way_round(errors)
         problems = [f"{f.check}: {f.where.file or ''}: {f.message}" for f in errors]
         damage = damage_of(errors, opened.checkpoint)
         if outcome.verdict is Verdict.UNFINISHED and not options.force:
@@ -137,9 +151,11 @@ def _open(url: str, options: ConvertOptions) -> tuple[Opened, Damage]:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise Findings(
             f"{url} is not whole, so nothing was written: {problems[0]}{more}; `force` takes what "
-            "the damage does not touch"
+            f"the damage does not touch{way}"
         )
-    return opened, damage or Damage()
+    accepted = (*recorded, *accepting.acceptances(findings))
+    told = {"accepted": accepted, "unmatched": accepting.unmatched(findings)}
+    return opened, damage or Damage(), told
 
 
 def _unreadable(
@@ -203,6 +219,7 @@ def _finish(target: Target, found: Destination, result: Conversion, lost: list[L
             tensors=result.proof,
             left_out=tuple(one.fqn for one in result.left_out),
             lost=tuple(one.fqn for one in lost),
+            accepted=result.accepted,
             time=now(),
             actor=actor(),
             tool=f"ckptctl {__version__}",

@@ -11,6 +11,7 @@ from ckptctl.errors import Refused
 from ckptctl.formats.items.casting import Loss, cast, castable
 from ckptctl.formats.safetensors.writer import Line
 from ckptctl.hashing import Hasher
+from ckptctl.model.acceptance import Acceptance
 from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.result.answer import Answer
@@ -20,6 +21,7 @@ from ckptctl.operations.content.selection import Selection
 from ckptctl.operations.content.tensors import TensorSource
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.reshard.target import Target
+from ckptctl.operations.verify.accepting import Accepting
 from ckptctl.operations.verify.options import Options
 
 
@@ -42,6 +44,7 @@ class ConvertOptions:
     overwrite: bool = False
     dry_run: bool = False
     framework: str = ""
+    accepting: Accepting = field(default_factory=Accepting)
     workers: int = field(default_factory=lambda: Options().workers)
 
 
@@ -80,7 +83,8 @@ class Conversion(Answer):
     ``unsafe`` names values that torch loads only with ``weights_only=False``. ``proof`` is the digest
     over all tensors of the result, read back and equal to what was read. ``unchecked`` are keys
     and files for which the source keeps no checksum, so that what was read may not be what was once
-    written.
+    written. ``accepted`` is what a person accepted of the source in spite of a check, ``unmatched``
+    what was to be and fits no finding.
     """
 
     source: str = field(metadata=PATH)
@@ -97,6 +101,8 @@ class Conversion(Answer):
     proof: str = ""
     unchecked: tuple[str, ...] = ()
     dry_run: bool = False
+    accepted: tuple[Acceptance, ...] = ()
+    unmatched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from ckptctl.operations.located import Located
 from ckptctl.operations.place import Place, not_read
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.provenance.facts import facts_of, with_given
-from ckptctl.operations.provenance.losses import lost_in_conversion
+from ckptctl.operations.provenance.losses import origin_of
 from ckptctl.operations.publish.actor import actor, now
 from ckptctl.operations.publish.again import same_promises, still_the_same
 from ckptctl.operations.publish.given import (
@@ -105,7 +105,7 @@ def _committed(
     work = _refused(run_stages(work, SEALING[:1]))
     checkpoint = work.context.checkpoint
     receipts = receipts_of(located, checkpoint)
-    lost = lost_in_conversion(store, located.base)
+    origin = origin_of(store, located.base)
     promises = promises_of(place.path, place.layout, checkpoint, receipts)
     step = given_step(place, receipts, options)
     facts = with_given(
@@ -135,7 +135,7 @@ def _committed(
         unpromised=promises.unpromised,
         unchecked=tuple(sorted(path for path, by in against.items() if by is Against.NOTHING)),
         links=promises.links,
-        provenance={how: {"lost": list(keys)} for how, keys in lost.items()},
+        provenance=origin,
         accepted=options.accepting.acceptances(work.report.findings),
     )
     checked = dict(Counter(by.value for by in against.values()))

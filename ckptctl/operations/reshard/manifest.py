@@ -10,6 +10,7 @@ from ckptctl import protocol
 from ckptctl.comparison.consequences import standard_facts
 from ckptctl.dataclass import replace
 from ckptctl.formats import registry
+from ckptctl.model.acceptance import told
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.run_facts import flatten
@@ -65,6 +66,7 @@ def manifest_of(
                 "policies": dict(plan.policies),
                 "dropped": list(plan.dropped),
                 "lost": list(lost_in(plan, source)),
+                "accepted": [told(one) for one in source.accepted],
                 "tensors": proof.tensors_digest,
                 "tool": f"ckptctl {__version__}",
             }

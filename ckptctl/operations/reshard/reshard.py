@@ -12,6 +12,7 @@ from ckptctl.completeness.world_size import holdings, world_of
 from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import Refused, UsageError
 from ckptctl.formats.torch.layout import SUFFIXES
+from ckptctl.model.acceptance import Acceptance
 from ckptctl.model.names import parse_name
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
@@ -29,6 +30,7 @@ from ckptctl.operations.reshard.plan import Planned, Request, plan_reshard
 from ckptctl.operations.reshard.proof import Proof, prove
 from ckptctl.operations.reshard.source import Source, digest_source, open_source, rank_contents
 from ckptctl.operations.reshard.units import units_of
+from ckptctl.operations.verify.accepting import Accepting
 from ckptctl.operations.verify.options import Options
 from ckptctl.sharding.continuity import Aspect, continuity
 from ckptctl.sharding.mesh import DATA_AXES, REPLICA_AXES, Mesh
@@ -53,6 +55,7 @@ class ReshardOptions:
     overwrite: bool = False
     force: bool = False
     framework: str = ""
+    accepting: Accepting = field(default_factory=Accepting)
     # a worker that waits for a disk to sync leaves a processor to another
     workers: int = field(default_factory=lambda: max(4, Options().workers))
 
@@ -78,7 +81,8 @@ class Resharding(Answer):
     ``refusals`` say why it cannot be done as asked, ``aspects`` what goes on as before and what
     does not. ``unchecked`` are keys and files for which
     the source keeps no checksum. ``manifest`` is that of the committed result, ``suggested`` policies with which it
-    can be done, and ``chosen`` says why this checkpoint of a root.
+    can be done, and ``chosen`` says why this checkpoint of a root. ``accepted`` is what a person
+    accepted of the source in spite of a check, ``unmatched`` what was to be and fits no finding.
     """
 
     source: str = field(metadata=PATH)
@@ -110,6 +114,8 @@ class Resharding(Answer):
     dry_run: bool = False
     suggested: Mapping[str, str] = field(default_factory=dict)
     chosen: Resolution | None = None
+    accepted: tuple[Acceptance, ...] = ()
+    unmatched: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -163,6 +169,7 @@ def reshard(
         workers=options.workers,
         progress=progress,
         framework=options.framework,
+        accepting=options.accepting,
     )
     _refuse_inside(source, target_url)
     found = destination.look(target_url, resume=options.resume, overwrite=options.overwrite)
@@ -332,4 +339,6 @@ def _result(
         unchecked=unchecked,
         dry_run=options.dry_run,
         suggested={k: policy.value for k, policy in prepared.planned.suggested.items()},
+        accepted=prepared.source.accepted,
+        unmatched=prepared.source.unmatched,
     )

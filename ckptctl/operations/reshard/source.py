@@ -14,6 +14,7 @@ from ckptctl.errors import (
     Refused,
     StorageError,
 )
+from ckptctl.model.acceptance import Acceptance
 from ckptctl.model.checkpoint import Checkpoint, Items, TensorEntry
 from ckptctl.model.finding import Finding, Severity
 from ckptctl.model.manifest import Manifest
@@ -26,6 +27,7 @@ from ckptctl.operations.place import Place, address, not_read
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.provenance.losses import lost_in_conversion
 from ckptctl.operations.reshard.touched import Damage, damage_of
+from ckptctl.operations.verify.accepting import Accepting, way_round
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, examine, verification_of
 from ckptctl.sharding.rank_policy import Contents
@@ -40,6 +42,8 @@ class Source:
     ``lost`` are the keys that damage touches, left out because the user said so, and where
     something lay whose key nothing tells; ``altered`` are files that are not those which were
     committed, ``as_they_are`` tensors that are sound but hold something else than plain bytes.
+    ``accepted`` is what a person accepted of it in spite of a check, and ``unmatched`` what was to be
+    accepted and fits no finding.
     """
 
     opened: Opened
@@ -48,6 +52,8 @@ class Source:
     lost: frozenset[str] = frozenset()
     altered: frozenset[str] = frozenset()
     as_they_are: frozenset[str] = frozenset()
+    accepted: tuple[Acceptance, ...] = ()
+    unmatched: tuple[str, ...] = ()
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -84,12 +90,14 @@ def open_source(
     workers: int,
     progress: Progress | None = None,
     framework: str = "",
+    accepting: Accepting | None = None,
 ) -> Source:
     """Open and verify a checkpoint: by its manifest's digests where it has one, else its structure.
 
     Raises ``NothingThere``, ``StorageError``, and ``Findings`` where it does not verify; with
-    ``force`` only where the damage is not that of single keys.
+    ``force`` only where the damage is not that of single keys. What is ``accepting`` is no error.
     """
+    accepting = accepting or Accepting()
     store, places = locate(url, open_store, framework)
     if len(places) != 1:
         raise NothingThere(f"{url} holds {len(places)} checkpoints; name one of them")
@@ -101,7 +109,7 @@ def open_source(
         manifest = protocol.read_manifest(store, place.path)
     except MalformedData as error:
         raise Findings(f"{url}: its manifest cannot be used: {error}") from None
-    options = Options(quick=manifest is None, workers=workers)
+    options = Options(quick=manifest is None, workers=workers, accepting=accepting)
     work = examine(Located(store, place), options, progress=progress)
     outcome, checkpoint = verification_of(work), work.context.checkpoint
     errors = [f for f in outcome.report.findings if f.severity == Severity.ERROR]
@@ -118,7 +126,17 @@ def open_source(
     opened = Opened(store, place.path, checkpoint, address(store, place.path))
     before = manifest.lost if manifest is not None else lost_in_conversion(store, place.path)
     lost = damage.keys | damage.unnamed | {key for keys in before.values() for key in keys}
-    source = Source(opened, place, manifest, lost, damage.altered)
+    findings = outcome.report.findings
+    recorded = manifest.accepted if manifest is not None else ()
+    source = Source(
+        opened,
+        place,
+        manifest,
+        lost,
+        damage.altered,
+        accepted=(*recorded, *accepting.acceptances(findings)),
+        unmatched=accepting.unmatched(findings),
+    )
     _something_left(source)
     return source
 
@@ -146,7 +164,7 @@ def _why(url: str, errors: list[Finding], *, hopeless: bool) -> str:
     )
     return (
         f"{url} does not verify, so nothing was written: {first.check}: {where}{first.message}"
-        f"{more}; {hint}"
+        f"{more}; {hint}{way_round(errors)}"
     )
 
 

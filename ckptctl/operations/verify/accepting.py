@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable
 
-
 from ckptctl.checks import by_id
 from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import Refused

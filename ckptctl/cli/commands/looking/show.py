@@ -95,6 +95,7 @@ def render_description(found: Description, screen: Screen) -> None:
         facts.append(("amended", f"{said} at {safe(last.amended_at)}{why}"))
     if found.sealed is not None:
         facts += [("accepted", line(one)) for one in found.sealed.accepted]
+        facts += [("made", safe(text)) for text in found.sealed.accepted_before]
     for name, value in facts:
         screen.line(f"{screen.paint(f'{name:<11}', 'bold')} {value}")
     _render_progress(found, screen)

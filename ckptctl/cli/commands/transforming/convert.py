@@ -6,6 +6,7 @@ import typer
 
 from ckptctl import api
 from ckptctl.cli.options import (
+    Accept,
     Checkpoint,
     DryRun,
     Format,
@@ -16,6 +17,7 @@ from ckptctl.cli.options import (
     chosen,
     pairs,
 )
+from ckptctl.cli.output.accepted import accepted, unmatched
 from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
@@ -61,6 +63,8 @@ def convert_command(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Begin again; replace what convert wrote earlier.")
     ] = False,
+    accept: Accept = None,
+    reason: Annotated[str, typer.Option(help="Why it is accepted, for the records.")] = "",
     workers: Workers = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
@@ -90,11 +94,14 @@ def convert_command(
         force=force,
         resume=resume,
         overwrite=overwrite,
+        accept=accept or (),
+        reason=reason,
         workers=workers,
         dry_run=dry_run,
         framework=framework,
         progress=progress(quiet=quiet or output != "text"),
     )
+    unmatched(result.unmatched)
     return emit(result, output, command="convert", quiet=quiet)
 
 
@@ -109,6 +116,7 @@ def render_conversion(result: Conversion, screen: Screen) -> None:
         f"{screen.paint(verb, 'green', 'bold')} {safe(result.out)}: {what}, "
         f"{plural(len(result.outputs), 'file')}, {size(result.size)}"
     )
+    accepted(result.accepted, screen, source=True)
     for name, kept in list(result.shared.items())[:_MOST_LINES]:
         screen.wrapped(f"kept once: {safe(name)} is {safe(kept)}", 2)
     reasons: dict[str, list[str]] = {}

@@ -9,6 +9,7 @@ import typer
 
 from ckptctl import api
 from ckptctl.cli.options import (
+    Accept,
     Checkpoint,
     DryRun,
     Format,
@@ -20,6 +21,7 @@ from ckptctl.cli.options import (
     chosen,
     confirm,
 )
+from ckptctl.cli.output.accepted import accepted, unmatched
 from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
@@ -70,6 +72,8 @@ def reshard_command(
     force: Annotated[
         bool, typer.Option("--force", help="Leave damaged keys out, and name them.")
     ] = False,
+    accept: Accept = None,
+    reason: Annotated[str, typer.Option(help="Why it is accepted, for the records.")] = "",
     workers: Workers = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -99,6 +103,8 @@ def reshard_command(
             resume=resume,
             overwrite=overwrite,
             force=force,
+            accept=accept or (),
+            reason=reason,
             workers=workers,
             dry_run=dry_run,
             framework=framework,
@@ -114,6 +120,7 @@ def reshard_command(
             needed.remedy = command_line(ctx.params, needed.resharding)
         raise
     _explain_choice(result, quiet=quiet)
+    unmatched(result.unmatched)
     code = emit(result, output, command="reshard", quiet=quiet)
     if result.suggested:
         sys.stderr.write(f"{safe(command_line(ctx.params, result))}\n")
@@ -183,6 +190,7 @@ def render_resharding(result: Resharding, screen: Screen) -> None:
         screen.line(f"  {count} left out as asked: {safe(listed(result.dropped))}")
     if result.lost:
         screen.line(f"  lost to damage: {safe(listed(result.lost, 8))}")
+    accepted(result.accepted, screen, source=True)
     for refusal in result.refusals:
         screen.line(f"{screen.paint('cannot be done', 'red', 'bold')}: {said(refusal)}")
     if result.refusals:
