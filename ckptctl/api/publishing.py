@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ def commit(
     from ckptctl.operations.target import open_for_records, text_of
 
     if isinstance(identity, str | os.PathLike):
+        from pathlib import Path as FilePath
+
         from ckptctl.operations.provenance.facts_file import read_identity
 
         identity = read_identity(FilePath(identity))

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import gc
 import os
-import shlex
 import signal
 import sys
-from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
-from typing import Annotated, Any, NoReturn
+from types import FunctionType
+from typing import Any, NoReturn
 
-import typer
-from typer.core import TyperGroup
-
+from ckptctl.cli.ending import Ended, finished
 from ckptctl.cli.output.emit import FORMATS, emit_error
 from ckptctl.cli.output.text import NAME
+from ckptctl.cli.parameters import read
 from ckptctl.errors import CkptctlError, Interrupted, Terminated
-from ckptctl.exit_codes import ExitCode, in_words
+from ckptctl.exit_codes import ExitCode
 from ckptctl.version import __version__
 
-_HELP = """Inspect, verify and publish the checkpoints of distributed training.
-
-Paths are directories, files or URLs (s3://, gs://, az://, hf://, http://, memory://), ROOT@latest
-or ROOT@STEP; without one it is CKPTCTL_ROOT, else the current directory. Nothing in a checkpoint is
-ever executed, and torch is not needed.
-"""
 _COMMANDS = {
     "list": "looking",
     "show": "looking",
@@ -50,60 +43,29 @@ _COMMANDS = {
 short command takes is importing."""
 
 
-class _Ended(BaseException):
-    """Carries an ending past typer, which would end the process in a way of its own."""
+def _command(name: str) -> FunctionType:
+    module = import_module(f"ckptctl.cli.commands.{_COMMANDS[name]}.{name}")
+    found: FunctionType = getattr(module, f"{name}_command")
+    return found
 
 
-class _Group(TyperGroup):
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except (KeyboardInterrupt, BrokenPipeError) as error:
-            raise _Ended from error
-        return result
+def _call(words: list[str], wanted: str) -> Any:
+    """Run what the words say; typer reads them where they are not plain."""
+    if words == ["--version"]:
+        return finished(lambda: sys.stdout.write(f"ckptctl {__version__}\n")) and 0
+    if wanted and words[0] == wanted and "_CKPTCTL_COMPLETE" not in os.environ:
+        command = _command(wanted)
+        values = read(command, words[1:])
+        if values is not None:
+            return finished(partial(command, **values))
+    return _application(wanted)(standalone_mode=False)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        sys.stdout.write(f"ckptctl {__version__}\n")
-        raise typer.Exit
-
-
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
-        ),
-    ] = False,
-) -> None:
-    pass
-
-
-def _application(wanted: str) -> typer.Typer:
+def _application(wanted: str) -> Any:
     """Make the application with the one command that is called, or with all of them for help."""
-    app = typer.Typer(
-        cls=_Group,
-        help=_HELP,
-        epilog=in_words(),
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(_options)
-    for name in _needed(wanted):
-        module = import_module(f"ckptctl.cli.commands.{_COMMANDS[name]}.{name}")
-        app.command(name)(getattr(module, f"{name}_command"))
-    return app
+    from ckptctl.cli.application import application
 
-
-def _needed(wanted: str) -> Iterable[str]:
-    """Name the commands that must be there: the one that is called, or all of them for help."""
-    if sys.argv[1:] == ["--version"]:
-        return ()
-    return [wanted] if wanted in _COMMANDS else _COMMANDS
+    return application({name: _command(name) for name in ([wanted] if wanted else _COMMANDS)})
 
 
 def main() -> None:
@@ -119,16 +81,17 @@ def main() -> None:
     wanted = next((word for word in words if not word.startswith("-")), "")
     command = wanted if wanted in _COMMANDS else ""
     try:
-        code = _application(command)(standalone_mode=False) or 0
-    except (_Ended, KeyboardInterrupt, typer.Abort) as ended:
+        code = _call(words, command) or 0
+    except (Ended, KeyboardInterrupt) as ended:
         if isinstance(ended.__cause__, BrokenPipeError):
             # keep the interpreter from complaining once more when it closes the stream
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = int(ExitCode.PIPE_CLOSED)
         else:
-            code = _stopped(ended.__cause__ if isinstance(ended, _Ended) else ended, command)
+            code = _stopped(ended.__cause__ if isinstance(ended, Ended) else ended, command)
     except Exception as error:
-        code = _fail(error, *_explain(error), command)
+        aborted = type(error).__name__ == "Abort"  # typer's, which may not be imported
+        code = _stopped(error, command) if aborted else _fail(error, *_explain(error), command)
     sys.exit(code)
 
 
@@ -149,6 +112,8 @@ def _stopped(stop: BaseException | None, command: str) -> int:
     from ckptctl.cli.output.spelling import spelled
 
     if stop.left:
+        import shlex
+
         words = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
         stop.remedy = shlex.join(["ckptctl", *words, "--resume"])
     return _fail(stop, stop.exit_code, spelled(stop), NAME, command)

@@ -6,38 +6,39 @@ import sys
 from collections.abc import Iterable
 from typing import Annotated
 
-import typer
-
 from ckptctl.cli.output.emit import FORMATS
 from ckptctl.cli.output.text import safe
+from ckptctl.cli.parameters import Argument, Option
 from ckptctl.errors import Refused, UsageError
 
 _WITHOUT = "[default: CKPTCTL_ROOT, else here]"
 
 Checkpoint = Annotated[
     str | None,
-    typer.Argument(
+    Argument(
         help="A checkpoint: directory, file or URL, a file in it, a pointer, ROOT@latest, "
         f"ROOT@STEP.  {_WITHOUT}"
     ),
 ]
 Root = Annotated[
     str | None,
-    typer.Argument(help=f"Directory or URL that holds checkpoints.  {_WITHOUT}"),
+    Argument(help=f"Directory or URL that holds checkpoints.  {_WITHOUT}"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON: --format json.")]
+Json = Annotated[bool, Option("--json", help="Print JSON: --format json.")]
 
 
 def _known(output_format: str) -> str:
     """Refuse an unknown format before anything is done."""
     if output_format not in FORMATS:
+        import typer
+
         raise typer.BadParameter(f"{output_format!r} is not one of {', '.join(FORMATS)}")
     return output_format
 
 
 Format = Annotated[
     str,
-    typer.Option(
+    Option(
         "--format",
         metavar="text|json",
         envvar="CKPTCTL_FORMAT",
@@ -47,14 +48,14 @@ Format = Annotated[
 ]
 Framework = Annotated[
     str,
-    typer.Option("--framework", metavar="NAME", help="Take it for what this framework writes."),
+    Option("--framework", metavar="NAME", help="Take it for what this framework writes."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on success.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and do nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print nothing on success.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Say what would be done and do nothing.")]
+Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask.")]
 Workers = Annotated[
     int | None,
-    typer.Option(
+    Option(
         min=1,
         max=256,
         envvar="CKPTCTL_WORKERS",
@@ -63,27 +64,23 @@ Workers = Annotated[
 ]
 Required = Annotated[
     str,
-    typer.Option(
+    Option(
         "--require", metavar="PROFILE", help="What it must hold: resume, weights, serve or none."
     ),
 ]
 AllowMissing = Annotated[
     list[str] | None,
-    typer.Option(
-        "--allow-missing", metavar="COMPONENT", help="Accept that it is missing; repeatable."
-    ),
+    Option("--allow-missing", metavar="COMPONENT", help="Accept that it is missing; repeatable."),
 ]
 Mapped = Annotated[
     list[str] | None,
-    typer.Option(
-        "--map", metavar="GLOB=COMPONENT", help="Which component such keys are; repeatable."
-    ),
+    Option("--map", metavar="GLOB=COMPONENT", help="Which component such keys are; repeatable."),
 ]
 
 
 Accept = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--accept",
         metavar="CHECK[:GLOB]",
         help="Accept what this check finds (at files or keys that match), and record why; repeatable.",
@@ -111,6 +108,8 @@ def confirm(question: str, *, yes: bool) -> None:
     """Ask on a terminal; raise ``Refused`` for any answer but yes."""
     if yes or not sys.stdin.isatty():
         return
+    import typer
+
     if not typer.confirm(safe(question), err=True):
         raise Refused("not confirmed; nothing was changed")
 

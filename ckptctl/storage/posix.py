@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -85,7 +84,7 @@ class PosixUpload:
     def __init__(self, final: Path, system: System) -> None:
         """Make the temporary file."""
         self._final, self._system = final, system
-        self._aside = final.parent / f".ckptctl-{uuid.uuid4().hex}.tmp"
+        self._aside = final.parent / f".ckptctl-{os.urandom(16).hex()}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._fd = os.open(self._aside, flags, 0o666)
         self._written = self._sent = 0
@@ -186,7 +185,7 @@ class PosixStore:
 
     def prove(self) -> None:
         """Raise ``Refused`` unless files can be made and linked here, or nearest above; make no directory."""
-        place = self._nearest() / f".ckptctl-{uuid.uuid4().hex}.probe"
+        place = self._nearest() / f".ckptctl-{os.urandom(16).hex()}.probe"
         try:
             PosixStore(place.parent, system=self._system).create(place.name, b"")
         finally:
@@ -314,7 +313,7 @@ class PosixStore:
             self._system.sync_directory(place.parent)
 
     def _write_aside(self, final: Path, data: bytes) -> Path:
-        aside = final.parent / f".ckptctl-{uuid.uuid4().hex}.tmp"
+        aside = final.parent / f".ckptctl-{os.urandom(16).hex()}.tmp"
         try:
             self._system.write(aside, data)
             self._system.sync_file(aside)

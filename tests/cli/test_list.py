@@ -23,11 +23,11 @@ from support.damage import remove, rewrite, truncate
 SMALL = FIXTURES / "no_crc" / "step-1"
 LARGE = 4 << 20
 AS_NOBODY = """
-import os
+import datetime, os, subprocess  # python's own files may be root's
 import ckptctl.operations.target as command
 real = command.open_store
 def open_store(root):
-    if os.geteuid() == 0:  # not earlier: python's own files may be root's
+    if os.geteuid() == 0:  # not earlier, for the same reason
         os.setgroups([])
         os.setegid(65534)
         os.seteuid(65534)

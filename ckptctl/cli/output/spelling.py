@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from functools import lru_cache
 
@@ -36,7 +35,6 @@ def flag(name: str) -> str:
 def _options() -> frozenset[str]:
     found = {"out"}
     for verb in api.__all__:
-        for name, parameter in inspect.signature(getattr(api, verb)).parameters.items():
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-                found.add(name)
+        code = getattr(api, verb).__code__
+        found.update(code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount])
     return frozenset(found)

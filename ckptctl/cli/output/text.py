@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -56,8 +55,11 @@ class Screen:
             and os.environ.get("TERM") != "dumb"
             and (self.terminal or bool(os.environ.get("FORCE_COLOR")))
         )
-        wide = shutil.get_terminal_size((100, 24)).columns
-        self.width = wide if self.terminal or os.environ.get("COLUMNS") else 0
+        self.width = 0
+        if self.terminal or os.environ.get("COLUMNS"):
+            import shutil
+
+            self.width = shutil.get_terminal_size((100, 24)).columns
 
     def paint(self, text: str, *styles: str) -> str:
         """Return the text in a style, or as it is where there is no colour."""

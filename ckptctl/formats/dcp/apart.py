@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from array import array
 from pathlib import Path
@@ -82,6 +81,8 @@ def parse_apart(reader: Reader, source: str) -> Parsed | None:
     Raises ``MalformedData`` for what the child's limits ended, and ``StorageError`` where somebody
     else ended the child, as a machine does that runs out of memory: that tells nothing.
     """
+    import subprocess
+
     code = _CHILD.format(path=sys.path, size=reader.size)
     try:
         child = subprocess.Popen(  # noqa: S603 - this very interpreter, with code of ours

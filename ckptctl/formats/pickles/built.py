@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 import struct
 from collections.abc import Callable, Iterable
@@ -151,10 +150,13 @@ def _scalar(*args: object) -> object:
     return Described(f"numpy scalar {code}")
 
 
-def _when(kind: Callable[..., object]) -> Function:
+def _when(name: str) -> Function:
     def build(*args: object) -> object:
         if len(args) > 8:
             raise MalformedData("a time is not made of numbers")
+        import datetime
+
+        kind = getattr(datetime, name)
         for given in (args, args[:1]):  # the second argument is a time zone, not always readable
             if all(type(one) in (int, float, bytes) for one in given):
                 try:
@@ -211,9 +213,9 @@ _CALLS: dict[tuple[str, str], object] = {
     ("builtins", "bytes"): Function(_bytes),
     ("builtins", "slice"): Function(_slice),
     ("builtins", "range"): Function(_range),
-    ("datetime", "datetime"): _when(datetime.datetime),
-    ("datetime", "date"): _when(datetime.date),
-    ("datetime", "timedelta"): _when(datetime.timedelta),
+    ("datetime", "datetime"): _when("datetime"),
+    ("datetime", "date"): _when("date"),
+    ("datetime", "timedelta"): _when("timedelta"),
     ("torch", "device"): Function(_device),
     **{(module, name): Stream for module in ("_io", "io") for name in ("BytesIO", "StringIO")},
     **{

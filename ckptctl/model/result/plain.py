@@ -6,7 +6,6 @@ written in ISO 8601, and ``PATH`` a path or URL as a user typed it, written as a
 
 from __future__ import annotations
 
-import datetime
 import enum
 import math
 import os
@@ -61,6 +60,8 @@ def _field(value: object, field: Field) -> Any:
 
 def iso(seconds: float) -> str:
     """Write seconds since the epoch in ISO 8601, in UTC."""
+    import datetime
+
     when = datetime.datetime.fromtimestamp(0, datetime.timezone.utc)
     try:
         when += datetime.timedelta(seconds=seconds)

@@ -2,31 +2,28 @@
 
 from typing import Annotated
 
-import typer
-
 from ckptctl import api
 from ckptctl.cli.options import Format, Framework, Json, Quiet, Workers, chosen
 from ckptctl.cli.output.diff import render_diff as render_diff
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
+from ckptctl.cli.parameters import Argument, Option
 from ckptctl.comparison.difference import FailOn
 
 
 def diff_command(
-    a: Annotated[
-        str, typer.Argument(help="A checkpoint: directory, file or URL, a pointer, ROOT@STEP.")
-    ],
-    b: Annotated[str, typer.Argument(help="Of the other; the formats may differ.")],
+    a: Annotated[str, Argument(help="A checkpoint: directory, file or URL, a pointer, ROOT@STEP.")],
+    b: Annotated[str, Argument(help="Of the other; the formats may differ.")],
     values: Annotated[
-        bool, typer.Option("--values", help="Say how the numbers of unequal tensors differ.")
+        bool, Option("--values", help="Say how the numbers of unequal tensors differ.")
     ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Read no payload.")] = False,
+    quick: Annotated[bool, Option("--quick", help="Read no payload.")] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="GLOB", help="Only keys and facts with such names; repeatable."),
+        Option(metavar="GLOB", help="Only keys and facts with such names; repeatable."),
     ] = None,
     fail_on: Annotated[
-        FailOn, typer.Option(help="Exit 10 only for differences of this kind and worse.")
+        FailOn, Option(help="Exit 10 only for differences of this kind and worse.")
     ] = FailOn.ANY,
     workers: Workers = None,
     quiet: Quiet = False,

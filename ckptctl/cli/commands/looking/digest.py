@@ -3,14 +3,13 @@
 import sys
 from typing import Annotated
 
-import typer
-
 from ckptctl import api
 from ckptctl.cli.options import Checkpoint, Format, Framework, Json, Quiet, Workers, chosen
 from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
 from ckptctl.cli.output.text import Screen, columns, plural, safe, said, size, unchecked
+from ckptctl.cli.parameters import Option
 from ckptctl.results import Content
 from ckptctl.words import listed
 
@@ -19,10 +18,10 @@ def digest_command(
     checkpoint: Checkpoint = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="GLOB", help="Only keys that match this pattern; repeatable."),
+        Option(metavar="GLOB", help="Only keys that match this pattern; repeatable."),
     ] = None,
     summary: Annotated[
-        bool, typer.Option("--summary", help="Print only the digests over everything.")
+        bool, Option("--summary", help="Print only the digests over everything.")
     ] = False,
     workers: Workers = None,
     quiet: Quiet = False,

@@ -2,13 +2,12 @@
 
 from typing import Annotated
 
-import typer
-
 from ckptctl import api
 from ckptctl.cli.options import Format, Framework, Json, Root, chosen
 from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.text import Screen, age, columns, safe, said, size
+from ckptctl.cli.parameters import Option
 from ckptctl.model.commit_state import State
 from ckptctl.results import Listing
 
@@ -25,13 +24,13 @@ _COLOURS = {
 
 def list_command(
     root: Root = None,
-    committed: Annotated[bool, typer.Option("--committed", help="Only committed ones.")] = False,
+    committed: Annotated[bool, Option("--committed", help="Only committed ones.")] = False,
     state: Annotated[
         list[State] | None,
-        typer.Option(metavar="STATE", help="Only those in this state; may be repeated."),
+        Option(metavar="STATE", help="Only those in this state; may be repeated."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the last so many.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Parse large metadata too.")] = False,
+    limit: Annotated[int | None, Option(min=1, help="Only the last so many.")] = None,
+    check: Annotated[bool, Option("--check", help="Parse large metadata too.")] = False,
     framework: Framework = "",
     output_format: Format = "text",
     json: Json = False,

@@ -3,8 +3,6 @@
 import sys
 from typing import Annotated
 
-import typer
-
 from ckptctl import api
 from ckptctl.cli.options import Format, Framework, Json, Quiet, Root, Workers, chosen
 from ckptctl.cli.output.accepted import line
@@ -13,44 +11,45 @@ from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
 from ckptctl.cli.output.resolution import explain, loss, summary
 from ckptctl.cli.output.text import Screen, safe
+from ckptctl.cli.parameters import Option
 from ckptctl.results import NoneUsable, Resolution, Undecided
 
 
 def resolve_command(
     root: Root = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Check every byte, not only sizes and small files.")
+        bool, Option("--full", help="Check every byte, not only sizes and small files.")
     ] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Read no content of one that is not committed.")
+        bool, Option("--quick", help="Read no content of one that is not committed.")
     ] = False,
     require_world_size: Annotated[
-        int | None, typer.Option(min=1, help="Only one saved by this many ranks.")
+        int | None, Option(min=1, help="Only one saved by this many ranks.")
     ] = None,
-    min_step: Annotated[int | None, typer.Option(min=0, help="Only this step or later.")] = None,
-    run_id: Annotated[str | None, typer.Option(help="Only one of this run.")] = None,
+    min_step: Annotated[int | None, Option(min=0, help="Only this step or later.")] = None,
+    run_id: Annotated[str | None, Option(help="Only one of this run.")] = None,
     max_loss: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="STEPS|AGE", help="How far behind the newest it may be: 500, 2h; more is 10."
         ),
     ] = None,
     allow_uncommitted: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--allow-uncommitted", help="Where no committed one is good, verify and take others."
         ),
     ] = False,
     pointer_fallback: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--pointer-fallback",
             help="Take the decision before where the newest, or what it names, cannot be read.",
         ),
     ] = False,
     allow_missing_root: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--allow-missing-root", help="A root that is not there is a run that has not begun (3)."
         ),
     ] = False,

@@ -3,18 +3,17 @@
 import json as encoder
 from typing import Annotated
 
-import typer
-
 from ckptctl import api
 from ckptctl.cli.options import Format, Json, chosen
 from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.text import Screen
+from ckptctl.cli.parameters import Argument
 from ckptctl.results import Schema
 
 
 def schema_command(
-    name: Annotated[str, typer.Argument(help="A command; without one, all are named.")] = "",
+    name: Annotated[str, Argument(help="A command; without one, all are named.")] = "",
     output_format: Format = "text",
     json: Json = False,
 ) -> int:

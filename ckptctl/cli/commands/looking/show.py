@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-import typer
-
 from ckptctl import api
 from ckptctl.cli.options import Checkpoint, Format, Framework, Json, chosen
 from ckptctl.cli.output.accepted import line
@@ -12,6 +10,7 @@ from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.tensor_layout import draw_layout
 from ckptctl.cli.output.text import Screen, age, columns, number, plural, safe, size
+from ckptctl.cli.parameters import Argument, Option
 from ckptctl.model.geometry import Shape
 from ckptctl.results import Description, FileRow, ObjectRow, Sealed, Shown, TensorRow
 from ckptctl.words import ranges as ranks
@@ -23,13 +22,13 @@ _MOST_RANKS = 16
 def show_command(
     checkpoint: Checkpoint = None,
     pattern: Annotated[
-        str, typer.Argument(help="With --tensors or --objects: only names like this.")
+        str, Argument(help="With --tensors or --objects: only names like this.")
     ] = "*",
-    tensors: Annotated[bool, typer.Option("--tensors", help="List the tensors.")] = False,
-    objects: Annotated[bool, typer.Option("--objects", help="List the other values.")] = False,
-    files: Annotated[bool, typer.Option("--files", help="List the files.")] = False,
+    tensors: Annotated[bool, Option("--tensors", help="List the tensors.")] = False,
+    objects: Annotated[bool, Option("--objects", help="List the other values.")] = False,
+    files: Annotated[bool, Option("--files", help="List the files.")] = False,
     layout: Annotated[
-        str | None, typer.Option(metavar="FQN", help="Draw where one tensor's pieces lie.")
+        str | None, Option(metavar="FQN", help="Draw where one tensor's pieces lie.")
     ] = None,
     framework: Framework = "",
     output_format: Format = "text",

@@ -4,8 +4,6 @@ import re
 import sys
 from typing import Annotated
 
-import typer
-
 from ckptctl import api
 from ckptctl.cli.options import (
     AllowMissing,
@@ -21,6 +19,7 @@ from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
 from ckptctl.cli.output.text import Screen, said
 from ckptctl.cli.output.verify import View, render_one
+from ckptctl.cli.parameters import Argument, Option
 from ckptctl.errors import UsageError
 from ckptctl.model.finding import Severity
 
@@ -28,35 +27,35 @@ from ckptctl.model.finding import Severity
 def verify_command(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             help="Checkpoints, or roots whose checkpoints are all verified.  "
             "[default: CKPTCTL_ROOT, else here]"
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Stop before reading what tensors hold.")
+        bool, Option("--quick", help="Stop before reading what tensors hold.")
     ] = False,
     sample: Annotated[
         str | None,
-        typer.Option(metavar="SHARE", help="Read the content of a random share, e.g. 5%."),
+        Option(metavar="SHARE", help="Read the content of a random share, e.g. 5%."),
     ] = None,
     part: Annotated[
         str | None,
-        typer.Option(metavar="K/N", help="Read the k-th of n equal shares of the content."),
+        Option(metavar="K/N", help="Read the k-th of n equal shares of the content."),
     ] = None,
     workers: Workers = None,
     fail_on: Annotated[
-        str, typer.Option(metavar="warning|error", help="What makes the exit code 10.")
+        str, Option(metavar="warning|error", help="What makes the exit code 10.")
     ] = "error",
     select: Annotated[
-        list[str] | None, typer.Option(metavar="CHECK", help="Ask only this check; repeatable.")
+        list[str] | None, Option(metavar="CHECK", help="Ask only this check; repeatable.")
     ] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option(metavar="CHECK", help="Leave this check out; repeatable.")
+        list[str] | None, Option(metavar="CHECK", help="Leave this check out; repeatable.")
     ] = None,
     require: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="WHAT",
             help="Accept only what is committed (manifest), or holds all that a profile needs "
             "(resume, weights, serve); repeatable.",
@@ -65,10 +64,10 @@ def verify_command(
     allow_missing: AllowMissing = None,
     mapping: Mapped = None,
     values: Annotated[
-        bool, typer.Option("--values", help="Also look for NaN, Inf and absurd numbers in tensors.")
+        bool, Option("--values", help="Also look for NaN, Inf and absurd numbers in tensors.")
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print nothing where nothing is wrong.")
+        bool, Option("--quiet", "-q", help="Print nothing where nothing is wrong.")
     ] = False,
     framework: Framework = "",
     output_format: Format = "text",

@@ -4,8 +4,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ckptctl import api
 from ckptctl.cli.commands.publishing.promote import render_promote
 from ckptctl.cli.options import (
@@ -29,6 +27,7 @@ from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
 from ckptctl.cli.output.text import Screen, plural, safe, size
+from ckptctl.cli.parameters import Option
 from ckptctl.dataclass import replace
 from ckptctl.errors import CkptctlError, UsageError
 from ckptctl.results import Committed
@@ -42,30 +41,28 @@ def commit_command(
     checkpoint: Checkpoint = None,
     publish_as: Annotated[
         str | None,
-        typer.Option("--as", metavar="NAME", help="Publish a temporary directory as NAME."),
+        Option("--as", metavar="NAME", help="Publish a temporary directory as NAME."),
     ] = None,
     step: Annotated[
-        int | None, typer.Option(min=0, help="The step, where neither name nor receipts say it.")
+        int | None, Option(min=0, help="The step, where neither name nor receipts say it.")
     ] = None,
-    run_id: Annotated[str | None, typer.Option(help="The run that the checkpoint is of.")] = None,
+    run_id: Annotated[str | None, Option(help="The run that the checkpoint is of.")] = None,
     world_size: Annotated[
-        int | None, typer.Option(min=1, help="Ranks that saved it, where receipts do not say.")
+        int | None, Option(min=1, help="Ranks that saved it, where receipts do not say.")
     ] = None,
     identity: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Facts about the run: a JSON, YAML or TOML file."),
+        Option(metavar="FILE", help="Facts about the run: a JSON, YAML or TOML file."),
     ] = None,
-    digest: Annotated[str, typer.Option(help="xxh3-128 or sha256.")] = "xxh3-128",
+    digest: Annotated[str, Option(help="xxh3-128 or sha256.")] = "xxh3-128",
     workers: Workers = None,
     amend: Annotated[
-        bool, typer.Option("--amend", help="Say more of what is committed; its bytes stay.")
+        bool, Option("--amend", help="Say more of what is committed; its bytes stay.")
     ] = False,
     accept: Accept = None,
-    reason: Annotated[
-        str, typer.Option(help="Why it is amended or accepted, for the history.")
-    ] = "",
+    reason: Annotated[str, Option(help="Why it is amended or accepted, for the history.")] = "",
     also_promote: Annotated[
-        bool, typer.Option("--promote", help="Move the pointer to it as well.")
+        bool, Option("--promote", help="Move the pointer to it as well.")
     ] = False,
     require: Required = "resume",
     allow_missing: AllowMissing = None,

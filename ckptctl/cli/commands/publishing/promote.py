@@ -3,8 +3,6 @@
 import sys
 from typing import Annotated
 
-import typer
-
 from ckptctl import api
 from ckptctl.cli.options import (
     Accept,
@@ -28,27 +26,28 @@ from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
 from ckptctl.cli.output.text import Screen, plural, safe, said
+from ckptctl.cli.parameters import Option
 from ckptctl.results import Promoted
 
 
 def promote_command(
     checkpoint: Checkpoint = None,
-    reason: Annotated[str, typer.Option(help="Why, for the history.")] = "",
+    reason: Annotated[str, Option(help="Why, for the history.")] = "",
     quick: Annotated[
-        bool, typer.Option("--quick", help="Trust the sizes of large files; do not read them.")
+        bool, Option("--quick", help="Trust the sizes of large files; do not read them.")
     ] = False,
     values: Annotated[
-        bool, typer.Option("--values", help="Refuse NaN, Inf and what else verify --values finds.")
+        bool, Option("--values", help="Refuse NaN, Inf and what else verify --values finds.")
     ] = False,
     require: Required = "resume",
     allow_missing: AllowMissing = None,
     mapping: Mapped = None,
     expect: Annotated[
         int | None,
-        typer.Option(min=0, metavar="REVISION", help="Only if the pointer is at this revision."),
+        Option(min=0, metavar="REVISION", help="Only if the pointer is at this revision."),
     ] = None,
     rollback: Annotated[
-        bool, typer.Option("--rollback", help="Allow moving back to an older step.")
+        bool, Option("--rollback", help="Allow moving back to an older step.")
     ] = False,
     accept: Accept = None,
     workers: Workers = None,

@@ -3,51 +3,50 @@
 import sys
 from typing import Annotated
 
-import typer
-
 from ckptctl import api
 from ckptctl.cli.options import DryRun, Format, Framework, Json, Quiet, Root, Yes, chosen, confirm
 from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.text import Screen, columns, plural, safe, said, size
+from ckptctl.cli.parameters import Option
 from ckptctl.results import Fate, Plan
 
 
 def prune_command(
     root: Root = None,
     keep_last: Annotated[
-        int | None, typer.Option(min=1, help="Keep this many of the newest whole ones.")
+        int | None, Option(min=1, help="Keep this many of the newest whole ones.")
     ] = None,
     keep_every: Annotated[
-        int | None, typer.Option(min=1, help="Keep those whose step is a multiple of this.")
+        int | None, Option(min=1, help="Keep those whose step is a multiple of this.")
     ] = None,
     older_than: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Delete only what is older, e.g. 12h or 7d.")
+        str | None, Option(metavar="AGE", help="Delete only what is older, e.g. 12h or 7d.")
     ] = None,
     min_age: Annotated[
-        str, typer.Option(metavar="AGE", help="Never delete what changed within this time.")
+        str, Option(metavar="AGE", help="Never delete what changed within this time.")
     ] = "1d",
     verify: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="quick|full",
             help="How far to verify what counts as kept.  [default: newest full, others quick]",
         ),
     ] = "",
     include_quarantined: Annotated[
         bool,
-        typer.Option("--include-quarantined", help="Delete quarantined ones by the same rules."),
+        Option("--include-quarantined", help="Delete quarantined ones by the same rules."),
     ] = False,
     ignore_pointer: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Go on although it cannot be resolved; repeatable."),
+        Option(metavar="NAME", help="Go on although it cannot be resolved; repeatable."),
     ] = None,
     empty_trash: Annotated[
-        bool, typer.Option("--empty-trash", help="Delete for good what was pruned before.")
+        bool, Option("--empty-trash", help="Delete for good what was pruned before.")
     ] = False,
     trash_days: Annotated[
         float | None,
-        typer.Option(min=0, metavar="N", help="Delete for good what was pruned N days ago."),
+        Option(min=0, metavar="N", help="Delete for good what was pruned N days ago."),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,

@@ -2,8 +2,6 @@
 
 from typing import Annotated
 
-import typer
-
 from ckptctl import api
 from ckptctl.cli.options import (
     Checkpoint,
@@ -18,10 +16,11 @@ from ckptctl.cli.options import (
 )
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.mark import render_mark as render_mark
+from ckptctl.cli.parameters import Option
 
 
 def quarantine_command(
-    reason: Annotated[str, typer.Option(help="Why, for whoever is on call next.")],
+    reason: Annotated[str, Option(help="Why, for whoever is on call next.")],
     checkpoint: Checkpoint = None,
     dry_run: DryRun = False,
     yes: Yes = False,

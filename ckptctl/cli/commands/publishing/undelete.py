@@ -2,20 +2,19 @@
 
 from typing import Annotated
 
-import typer
-
 from ckptctl import api
 from ckptctl.cli.options import DryRun, Format, Json, Quiet, Root, chosen
 from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.text import Screen, safe
+from ckptctl.cli.parameters import Argument
 from ckptctl.results import Undeleted
 
 
 def undelete_command(
     root: Root = None,
     name: Annotated[
-        str, typer.Argument(help="Which one, where the trash holds several: its name or path.")
+        str, Argument(help="Which one, where the trash holds several: its name or path.")
     ] = "",
     dry_run: DryRun = False,
     quiet: Quiet = False,

@@ -2,8 +2,6 @@
 
 from typing import Annotated
 
-import typer
-
 from ckptctl import api
 from ckptctl.cli.options import (
     Accept,
@@ -22,49 +20,50 @@ from ckptctl.cli.output.as_text import render
 from ckptctl.cli.output.emit import emit
 from ckptctl.cli.output.progress import progress
 from ckptctl.cli.output.text import Screen, plural, safe, said, size, unchecked
+from ckptctl.cli.parameters import Option
 from ckptctl.results import Conversion
 
 _MOST_LINES = 12
 
 
 def convert_command(
-    to: Annotated[str, typer.Option(metavar="safetensors|torch|dcp", help="The format to write.")],
-    out: Annotated[str, typer.Option(metavar="DEST", help="A directory, or a file for torch.")],
+    to: Annotated[str, Option(metavar="safetensors|torch|dcp", help="The format to write.")],
+    out: Annotated[str, Option(metavar="DEST", help="A directory, or a file for torch.")],
     checkpoint: Checkpoint = None,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Take only these keys; repeatable.")
+        list[str] | None, Option(metavar="GLOB", help="Take only these keys; repeatable.")
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Leave these keys out; repeatable.")
+        list[str] | None, Option(metavar="GLOB", help="Leave these keys out; repeatable.")
     ] = None,
     dtype: Annotated[
-        str, typer.Option(metavar="DTYPE", help="Cast floats: bfloat16, float16, float32, float64.")
+        str, Option(metavar="DTYPE", help="Cast floats: bfloat16, float16, float32, float64.")
     ] = "",
     strip_prefix: Annotated[
         list[str] | None,
-        typer.Option(metavar="PREFIX", help="Take this off the names; repeatable."),
+        Option(metavar="PREFIX", help="Take this off the names; repeatable."),
     ] = None,
     rename: Annotated[
         list[str] | None,
-        typer.Option(metavar="OLD=NEW", help="Replace a prefix of the names; repeatable."),
+        Option(metavar="OLD=NEW", help="Replace a prefix of the names; repeatable."),
     ] = None,
     max_shard_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Bytes of one safetensors file at most.")
+        str, Option(metavar="SIZE", help="Bytes of one safetensors file at most.")
     ] = "5GB",
     world_size: Annotated[
-        int, typer.Option(min=1, metavar="N", help="The ranks that a DCP checkpoint is cut for.")
+        int, Option(min=1, metavar="N", help="The ranks that a DCP checkpoint is cut for.")
     ] = 1,
     force: Annotated[
-        bool, typer.Option("--force", help="Leave out what cannot be read, and name it.")
+        bool, Option("--force", help="Leave out what cannot be read, and name it.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Finish what the same conversion left unfinished.")
+        bool, Option("--resume", help="Finish what the same conversion left unfinished.")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Begin again; replace what convert wrote earlier.")
+        bool, Option("--overwrite", help="Begin again; replace what convert wrote earlier.")
     ] = False,
     accept: Accept = None,
-    reason: Annotated[str, typer.Option(help="Why it is accepted, for the records.")] = "",
+    reason: Annotated[str, Option(help="Why it is accepted, for the records.")] = "",
     workers: Workers = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,

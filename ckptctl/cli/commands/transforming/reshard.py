@@ -28,6 +28,7 @@ from ckptctl.cli.output.progress import progress
 from ckptctl.cli.output.resolution import explain, summary
 from ckptctl.cli.output.spelling import flag
 from ckptctl.cli.output.text import Screen, columns, plural, safe, said, size, unchecked
+from ckptctl.cli.parameters import Option
 from ckptctl.model.result.plain import absolute
 from ckptctl.results import DecisionNeeded, NoneUsable, Resharding, Undecided
 from ckptctl.words import listed
@@ -39,41 +40,41 @@ _COLOURS = {"kept": "green", "changed": "yellow", "unknown": "yellow"}
 def reshard_command(
     ctx: typer.Context,
     world_size: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How many ranks the result is for.")
+        int, Option(min=1, metavar="N", help="How many ranks the result is for.")
     ],
     checkpoint: Checkpoint = None,
     out: Annotated[
         str | None,
-        typer.Option(metavar="DEST", help="Directory or URL to be made.  [default: ROOT-wN/NAME]"),
+        Option(metavar="DEST", help="Directory or URL to be made.  [default: ROOT-wN/NAME]"),
     ] = None,
     mesh: Annotated[
-        str, typer.Option(metavar="AXES", help="How the ranks are laid out: dp=4,tp=2.")
+        str, Option(metavar="AXES", help="How the ranks are laid out: dp=4,tp=2.")
     ] = "",
     dim_rule: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="GLOB=DIM",
             help="Cut tensors whose key matches along this dimension, or GLOB=replicate; the first "
             "that matches counts; repeatable.",
         ),
     ] = None,
     rng: Annotated[
-        str, typer.Option(help="State of random generators per rank: keep, drop or fail.")
+        str, Option(help="State of random generators per rank: keep, drop or fail.")
     ] = "fail",
     data: Annotated[
-        str, typer.Option(help="Positions in the data per rank: keep, merge, drop or fail.")
+        str, Option(help="Positions in the data per rank: keep, merge, drop or fail.")
     ] = "fail",
     resume: Annotated[
-        bool, typer.Option("--resume", help="Finish what the same reshard left unfinished.")
+        bool, Option("--resume", help="Finish what the same reshard left unfinished.")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Begin again; nothing committed is ever replaced.")
+        bool, Option("--overwrite", help="Begin again; nothing committed is ever replaced.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Leave damaged keys out, and name them.")
+        bool, Option("--force", help="Leave damaged keys out, and name them.")
     ] = False,
     accept: Accept = None,
-    reason: Annotated[str, typer.Option(help="Why it is accepted, for the records.")] = "",
+    reason: Annotated[str, Option(help="Why it is accepted, for the records.")] = "",
     workers: Workers = None,
     dry_run: DryRun = False,
     yes: Yes = False,
