@@ -129,7 +129,8 @@ class Context:
 
     ``content_faults`` are those of whole files, ``values`` what the numbers in tensors are like,
     ``objects`` in which form the objects that were looked at are written.
-    ``beside`` is what companions that are text say.
+    ``beside`` is what companions that are text say. ``unlisted`` counts the whole items in files of
+    which some bytes belong to no entry, where there is nothing but whole items.
     Each stage that learns something makes a new context with ``replace``; none is changed.
     """
 
@@ -142,6 +143,7 @@ class Context:
     content_faults: tuple[Fault, ...] = ()
     values: Mapping[str, TensorValues] = field(default_factory=dict)
     objects: Objects = field(default_factory=Objects)
+    unlisted: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, seal: Seal | None = None, **known: Any) -> Context:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ckptctl.checks.base import Check, Context, Hit, from_faults, never, reported
 from ckptctl.model.checkpoint import FaultKind, rank_of
@@ -12,6 +13,10 @@ from ckptctl.model.paths import is_contained
 _ELSEWHERE = (
     "restore the file from another copy and run `ckptctl verify {checkpoint}` again, or choose "
     "another checkpoint with `ckptctl list {root}`"
+)
+_REPLACED = (
+    "look what is missing with `ckptctl show {checkpoint}` before anything is deleted or resumed from it, or "
+    "choose another checkpoint with `ckptctl list {root}`"
 )
 _MTIME_SLACK = 2.0
 """Seconds: clocks of several nodes and of file servers differ by less."""
@@ -63,6 +68,35 @@ def _truncated(context: Context, _: None) -> Iterator[Hit]:
                 Location(file=path, rank=rank_of(path), start=size, stop=layout.end),
                 context.loss(cut),
             )
+
+
+def _unreferenced(context: Context, _: None) -> Iterator[Hit]:
+    """Find shards that nothing refers to; more than what is referred to looks like the real save."""
+    hits = list(reported(context, FaultKind.UNREFERENCED_FILE))
+    sizes = [_size(context, hit) for hit in hits]
+    used = sum(context.checkpoint.items.lengths)
+    largest = max(sizes, default=0)
+    if largest <= used or not context.checkpoint.entries:
+        yield from hits
+        return
+    first = hits[sizes.index(largest)]
+    for hit in hits:
+        if hit is not first:
+            yield hit
+    yield replace(
+        first,
+        message=f"{first.message}; all that the metadata refers to is {used} bytes: a smaller save may have "
+        "replaced the metadata of the one that this is of",
+        severity=Severity.WARNING,
+        remedy=_REPLACED,
+    )
+
+
+def _size(context: Context, hit: Hit) -> int:
+    """Return the bytes of a shard; what is no shard of DCP counts nothing."""
+    path = hit.where.file or ""
+    file = context.checkpoint.files.get(path)
+    return file.size if file is not None and path.endswith(".distcp") else 0
 
 
 def _newer(context: Context, _: None) -> Iterator[Hit]:
@@ -145,9 +179,10 @@ CHECKS: tuple[Check[None], ...] = (
         "unreferenced-file",
         Stage.FILES,
         Severity.NOTE,
-        "A shard that no entry refers to; loading ignores it.",
+        "A shard that no entry refers to; loading ignores it. A warning where one is larger than all that "
+        "the metadata refers to.",
         "it may be deleted once no save into {checkpoint} is running",
-        from_faults(FaultKind.UNREFERENCED_FILE),
+        _unreferenced,
     ),
     Check(
         "leftover-file",

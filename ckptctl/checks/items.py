@@ -11,7 +11,7 @@ from ckptctl.model.damage import describe_loss, describe_part
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.finding import Severity, Stage, Touched
 from ckptctl.model.geometry import Box
-from ckptctl.model.observation import ItemSeen, Payload
+from ckptctl.model.observation import ItemSeen, Payload, is_cast
 
 _ELSEWHERE = (
     "restore the file from another copy and run `ckptctl verify {checkpoint}` again, or choose "
@@ -41,7 +41,7 @@ def _mismatch(context: Context, seen: ItemSeen) -> Iterator[Hit]:
 def _differences(
     entry: TensorEntry, box: Box | None, payload: Payload, seen: ItemSeen
 ) -> Iterator[str]:
-    if entry.dtype not in (payload.dtype, "?"):
+    if entry.dtype not in (payload.dtype, "?") and not is_cast(entry, payload):
         yield f"it holds {payload.dtype}, the metadata says {entry.dtype}"
     if box is not None and payload.shape != box.sizes:
         yield f"it holds {list(payload.shape)}, the metadata says {list(box.sizes)}"
@@ -95,6 +95,17 @@ def _encoding(context: Context, _: None) -> Iterator[Hit]:
     )
 
 
+def _casts(context: Context, _: None) -> Iterator[Hit]:
+    """A planner may cast what it saves and leave the metadata as it was; loading casts it back."""
+    for (held, said), (item, count) in sorted(context.objects.casts.items()):
+        more = f", and so do {count - 1} more items" if count > 1 else ""
+        yield Hit(
+            f"it holds {held}, the metadata says {said}{more}: loading casts what was saved",
+            context.where(item),
+            touched=Touched.of(),
+        )
+
+
 OBJECT_CHECKS: tuple[Check[None], ...] = (
     Check(
         "unknown-encoding",
@@ -106,8 +117,17 @@ OBJECT_CHECKS: tuple[Check[None], ...] = (
         _encoding,
         override=Override("only who wrote the text knows whether it is what was saved"),
     ),
+    Check(
+        "cast-item",
+        Stage.ITEMS,
+        Severity.WARNING,
+        "An item holds floats of another dtype than the metadata says; loading casts them.",
+        "nothing, if a planner of yours casts what it saves: let it state the dtype in its plan too; else "
+        "compare with another checkpoint of {root}",
+        _casts,
+    ),
 )
-"""Asked once all objects have been looked at."""
+"""Asked once all items have been looked at."""
 
 CHECKS: tuple[Check[ItemSeen], ...] = (
     Check(

@@ -15,6 +15,10 @@ _DAMAGED = (
     "the metadata does not fit these files: restore the metadata from another copy, or choose "
     "another checkpoint with `ckptctl list {root}`"
 )
+_UNLISTED = (
+    "nothing, if keys were taken out on purpose: what is left loads; else restore the metadata from "
+    "another copy"
+)
 _MOST_EXCHANGED = 16
 """Entries out of place up to which an exchange is the explanation, not an unknown writer."""
 
@@ -125,21 +129,44 @@ def _shared_bytes(context: Context, _: None) -> Iterator[Hit]:
             )
 
 
+def _lost_entries(context: Context) -> bool:
+    """Tell whether anything else says that the metadata is not all that was written."""
+    checkpoint = context.checkpoint
+    return (
+        any(fault.kind is FaultKind.MALFORMED_ENTRY for fault in checkpoint.faults)
+        or any(fqn not in checkpoint.entries for fqn in checkpoint.paths_in_state)
+        or not all(tiling.exact for tiling in context.structure.tilings.values())
+        or any(_missing_entry(context, None))
+        or any(_outside(context, None))
+    )
+
+
 def _unreferenced_bytes(context: Context, _: None) -> Iterator[Hit]:
-    for path, size in context.present.items():
-        layout = context.layouts[path]
-        gaps = [(low, min(high, size)) for low, high in layout.gaps if low < size]
-        if size > layout.end:
-            gaps.append((layout.end, size))
+    odd = [path for path in context.present if context.structure.unlisted(path)]
+    lost = bool(odd) and _lost_entries(context)
+    for path in odd:
+        gaps = context.structure.unlisted(path)
         if gaps:
             total = sum(high - low for low, high in gaps)
             where = f"bytes {gaps[0][0]}-{gaps[0][1]}"
             if len(gaps) > 1:
                 where += f" and {len(gaps) - 1} more ranges"
+            at = Location(file=path, rank=rank_of(path), start=gaps[0][0], stop=gaps[0][1])
+            count = 0 if lost else context.unlisted.get(path, 0)
+            if count:  # all is where the metadata says, and more: torch loads what it lists
+                yield Hit(
+                    f"{where} ({total} bytes) belong to no entry: whole items, {count} in all, of which "
+                    "the keys are no longer in the metadata",
+                    at,
+                    severity=Severity.WARNING,
+                    remedy=_UNLISTED,
+                    touched=Touched.of(),
+                )
+                continue
             yield Hit(
                 f"{where} ({total} bytes) belong to no entry: entries are missing from the "
                 "metadata, or something was added to the file",
-                Location(file=path, rank=rank_of(path), start=gaps[0][0], stop=gaps[0][1]),
+                at,
                 touched=Touched.of(unnamed=(f"bytes {a}-{b} of {path}" for a, b in gaps)),
             )
 
@@ -240,7 +267,8 @@ CHECKS: tuple[Check[None], ...] = (
         "unreferenced-bytes",
         Stage.METADATA,
         Severity.ERROR,
-        "Bytes of a shard that belong to no item; no writer leaves any.",
+        "Bytes of a shard that belong to no item; no writer leaves any. A warning where they are whole "
+        "items: then keys were taken out of the metadata, and what is left loads.",
         _DAMAGED,
         _unreferenced_bytes,
         override=Override(

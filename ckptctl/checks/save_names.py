@@ -7,10 +7,14 @@ from collections.abc import Iterator
 
 from ckptctl.checks.base import Context, Hit
 from ckptctl.model.companion import Kind
-from ckptctl.model.finding import Location
+from ckptctl.model.finding import Location, Severity
 from ckptctl.pattern import pattern
 from ckptctl.provenance.assessment import Assessment
 
+_REUSED = (
+    "nothing, if the trainer uses one metadata for several saves: it fits these files; else compare "
+    "with `ckptctl diff`"
+)
 _COUNTS_STEPS = pattern(r"step|iter", re.IGNORECASE)
 
 
@@ -20,9 +24,16 @@ def _source(context: Context) -> Location:
 
 
 def stale(context: Context, _: None) -> Iterator[Hit]:
-    """Find metadata that names another step than the directory, or that another checkpoint has too."""
+    """Find metadata that names another step than the directory, or that another checkpoint has too.
+
+    A trainer may write it once and use it for every save: it fits the files, and they say the
+    directory's own step.
+    """
     found = context.assessment
     declared, saved = found.evidence.declared, found.saved_as
+    said = declared is not None and any(s.step == declared for s in found.evidence.stamps)
+    reused = said and _fits(context)
+    severity, remedy = (Severity.NOTE, _REUSED) if reused else (None, "")
     if saved is not None and declared is not None and saved != declared:
         if not _holds(found, saved):
             votes = _votes_for(found, declared)
@@ -30,6 +41,8 @@ def stale(context: Context, _: None) -> Iterator[Hit]:
                 f"it was written for step {saved} ({context.checkpoint.identity.checkpoint_id}), "
                 f"and this is step {declared}{votes}",
                 _source(context),
+                severity=severity,
+                remedy=remedy,
             )
         return
     if _proven(context):
@@ -41,7 +54,18 @@ def stale(context: Context, _: None) -> Iterator[Hit]:
                 f"{one.name} has the metadata of the same save "
                 f"({context.checkpoint.identity.save_id}), and other files",
                 _source(context),
+                severity=severity,
+                remedy=remedy,
             )
+
+
+def _fits(context: Context) -> bool:
+    """Tell whether all files are there and just as long as the metadata says."""
+    present = context.present
+    return all(
+        layout.contiguous and present.get(path) == layout.end
+        for path, layout in context.layouts.items()
+    )
 
 
 def _proven(context: Context) -> bool:

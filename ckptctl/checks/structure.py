@@ -77,6 +77,12 @@ class Structure:
         files = self.checkpoint.files
         return {p: files[p].size for p in self.layouts if p in files and files[p].is_file}
 
+    def unlisted(self, path: str) -> list[tuple[int, int]]:
+        """Return the byte ranges of a file that is there which no item lies in."""
+        layout, size = self.layouts[path], self.present[path]
+        gaps = [(low, min(high, size)) for low, high in layout.gaps if low < size]
+        return [*gaps, (layout.end, size)] if size > layout.end else gaps
+
     @cached_property
     def within(self) -> int:
         """How many items lie inside their files, so that they can be looked at."""

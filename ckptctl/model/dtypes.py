@@ -31,6 +31,8 @@ ITEM_SIZE: dict[str, int] = {
 """Bytes of one element, for every dtype whose elements are whole bytes."""
 
 FLOATING = frozenset(name for name in ITEM_SIZE if name.startswith(("float", "bfloat", "complex")))
+CAST = frozenset({"float64", "float32", "float16", "bfloat16"})
+"""Dtypes of which one is read as another: as loading into a tensor of that dtype would cast it."""
 """Dtypes that have bit patterns which are no finite number."""
 
 SUB_BYTE = frozenset(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from dataclasses import field
 
 from ckptctl.dataclass import dataclass
-from ckptctl.model.checkpoint import Fault, Item
+from ckptctl.model.checkpoint import Fault, Item, TensorEntry
+from ckptctl.model.dtypes import CAST
 from ckptctl.model.finding import Gap
 from ckptctl.model.geometry import Shape
 
@@ -144,13 +147,27 @@ class ItemSeen:
 class Objects:
     """In which form objects were met: how many as ``torch.save`` writes them, and which as text.
 
-    ``loose`` are those of ``texts`` that are no JSON.
+    ``loose`` are those of ``texts`` that are no JSON. ``casts`` are tensors of another float dtype than
+    the metadata says: the first of each two dtypes, held and said, and how many there are.
     """
 
     saved: int = 0
     texts: tuple[Item, ...] = ()
     loose: tuple[Item, ...] = ()
+    casts: Mapping[tuple[str, str], tuple[Item, int]] = field(default_factory=dict)
 
     def __add__(self, other: Objects) -> Objects:
         """Add what was met elsewhere."""
-        return Objects(self.saved + other.saved, self.texts + other.texts, self.loose + other.loose)
+        casts = dict(self.casts)
+        for dtypes, (item, count) in other.casts.items():
+            first, more = casts.get(dtypes, (item, 0))
+            casts[dtypes] = (first, more + count)
+        return Objects(
+            self.saved + other.saved, self.texts + other.texts, self.loose + other.loose, casts
+        )
+
+
+def is_cast(entry: TensorEntry, payload: Payload) -> bool:
+    """Tell whether an item holds floats of another dtype than the metadata says."""
+    plain = payload.kind == "plain"
+    return plain and entry.dtype != payload.dtype and {entry.dtype, payload.dtype} <= CAST

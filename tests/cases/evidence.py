@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
+from torch.distributed.checkpoint import DefaultSavePlanner
+from torch.distributed.checkpoint.planner import WriteItem
 
 from cases.frame import Build, Case, each
-from support.damage import save_with_torch
+from support.damage import load_with_torch, metadata_of, save_with_torch, write_metadata
 
 LAYERS = tuple(f"layers.{layer}.{kind}" for layer in range(4) for kind in ("weight", "bias"))
 CHOSEN = ("error ", "warning ")
@@ -239,4 +243,167 @@ STEPS: list[Case] = [
     ),
 ]
 
-CASES: list[Case] = [*STEPS]
+
+class Halves(DefaultSavePlanner):
+    """A planner that writes half precision and leaves the plan as it was, as in torch's manual."""
+
+    def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
+        """Return what is written."""
+        found = super().resolve_data(write_item)
+        whole = isinstance(found, torch.Tensor) and found.is_floating_point()
+        return found.to(torch.bfloat16) if whole else found
+
+
+def casts(root: Path) -> None:
+    """Save with that planner."""
+    weights = {"w": torch.linspace(-2, 2, 12).reshape(4, 3), "v": torch.ones(3)}
+    state = {"model": weights, "train_state": {"step": 100}}
+    save_with_torch(root / "step-100", state, Halves())
+
+
+def reuses_metadata(*changes: Build) -> Build:
+    """Save twice, the second time with the metadata of the first."""
+
+    def build(root: Path) -> None:
+        for step in (90, 100):
+            writes_state(step, progress=step)(root)
+        shutil.copy(root / "step-90/.metadata", root / "step-100")
+        for change in changes:
+            change(root)
+
+    return build
+
+
+def drops(prefix: str, *, paths: bool = True) -> Build:
+    """Take keys out of the metadata, from its list of paths too or not."""
+
+    def build(root: Path) -> None:
+        metadata = metadata_of(root / "step-100")
+        for fqn in [one for one in metadata.state_dict_metadata if one.startswith(prefix)]:
+            del metadata.state_dict_metadata[fqn]
+            if paths:
+                del metadata.planner_data[fqn]
+        for key in [one for one in metadata.storage_data if one.fqn.startswith(prefix)]:
+            del metadata.storage_data[key]
+        write_metadata(root / "step-100", metadata)
+
+    return build
+
+
+def appends(data: bytes) -> Build:
+    """Write something behind the last item."""
+
+    def build(root: Path) -> None:
+        with (root / "step-100/__0_0.distcp").open("ab") as shard:
+            shard.write(data)
+
+    return build
+
+
+def saves_over(state: dict[str, object]) -> Build:
+    """Leave a shard of a whole state, and the metadata of a later save of something else."""
+
+    def build(root: Path) -> None:
+        path = root / "step-100"
+        writes_state(100, progress=100)(root)
+        (path / "__0_0.distcp").rename(path / "__1_0.distcp")
+        save_with_torch(path, state)
+
+    return build
+
+
+WEIGHTS = each(writes_state(100, progress=100), drops("optimizer"))
+LITTLE: dict[str, object] = {"train_state": {"step": 100}}
+LARGE: dict[str, object] = {"model": {"w": torch.ones(256, 64)}, **LITTLE}
+CAST = "warning cast-item"
+
+MEANT: list[Case] = [
+    quiet("one metadata for every save", reuses_metadata(), "note stale-metadata", "UNVERIFIED"),
+    Case(
+        "one metadata for every save is committed", reuses_metadata(), ("commit", "{root}/step-100")
+    ),
+    Case(
+        "one metadata for every save is handed out",
+        reuses_metadata(),
+        ("resolve", "{root}", "--allow-uncommitted"),
+        facts={"name": "step-100"},
+    ),
+    told(
+        "metadata of another save, that says nothing of its step",
+        each(
+            *(writes_state(n) for n in (90, 100)),
+            lambda root: shutil.copytree(root / "step-90", root / "step-100", dirs_exist_ok=True),
+        ),
+        0,
+        "warning duplicate-save",
+    ),
+    told(
+        "metadata of another save, that does not fit",
+        reuses_metadata(appends(bytes(64))),
+        10,
+        "warning stale-metadata",
+        "error unreferenced-bytes",
+    ),
+    told("floats are cast as they are saved", casts, 0, CAST, "loading casts what was saved"),
+    Case("floats that were cast are committed", casts, ("commit", "{root}/step-100")),
+    Case(
+        "floats that were cast are converted as torch loads them",
+        casts,
+        ("convert", "{root}/step-100", "--to", "torch", "--out", "{root}/out.pt"),
+        then=lambda root: _equals_what_torch_loads(root),
+        made=("out.pt",),
+    ),
+    told(
+        "keys were taken out of the metadata",
+        WEIGHTS,
+        0,
+        "warning unreferenced-bytes",
+        "UNVERIFIED",
+    ),
+    Case(
+        "a checkpoint of which keys were taken out is complete",
+        WEIGHTS,
+        ("list", "{root}"),
+        facts={"checkpoints.0.state": "complete"},
+    ),
+    Case(
+        "what is left of keys that were taken out is resharded",
+        WEIGHTS,
+        ("reshard", "{root}/step-100", "--world-size", "2", "--out", "{root}/out"),
+        facts={"tensors": len(LAYERS), "lost": []},
+    ),
+    told(
+        "keys were taken out, and the paths still name them",
+        each(writes_state(100, progress=100), drops("optimizer", paths=False)),
+        10,
+        "error unreferenced-bytes",
+        "error path-mismatch",
+    ),
+    told(
+        "keys were taken out, and something else lies there too",
+        each(WEIGHTS, appends(b"x" * 200)),
+        10,
+        "error unreferenced-bytes",
+    ),
+    told(
+        "a shard that is larger than all that is in use",
+        saves_over(LITTLE),
+        0,
+        "warning unreferenced-file",
+    ),
+    quiet(
+        "a shard that is left, and smaller than what is in use",
+        saves_over(LARGE),
+        "note unreferenced-file",
+    ),
+]
+
+
+def _equals_what_torch_loads(root: Path) -> None:
+    converted = torch.load(root / "out.pt")
+    loaded = load_with_torch(root / "step-100")
+    for fqn in ("model.w", "model.v"):
+        assert torch.equal(converted[fqn.partition(".")[0]][fqn.partition(".")[2]], loaded[fqn])
+
+
+CASES: list[Case] = [*STEPS, *MEANT]

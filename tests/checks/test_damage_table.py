@@ -717,12 +717,12 @@ METADATA_CONTENT = [
     ),
     Row(
         "a wrong dtype",
-        partial(change_tensor, fqn=EMBED, dtype="bfloat16"),
+        partial(change_tensor, fqn=EMBED, dtype="float8_e4m3fn"),
         ("item-mismatch",),
         "__0_0.distcp",
         0,
         EMBED,
-        says=("float32", "bfloat16", "rows 0-2 of model.embed.weight"),
+        says=("float32", "float8_e4m3fn", "rows 0-2 of model.embed.weight"),
     ),
     Row(
         "too great a shape",

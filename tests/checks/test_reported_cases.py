@@ -316,12 +316,14 @@ def test_m1_a_shard_of_another_run_proves_nothing(case: Path, reported: Path) ->
 
 
 def _assert_stale(result: Verification) -> None:
-    (finding,) = accusations(result)
-    assert (finding.check, finding.severity) == ("stale-metadata", Severity.WARNING)
+    """It fits the files, as where one metadata is used for every save; no more is said than that."""
+    assert accusations(result) == []
+    (finding,) = (f for f in result.report.findings if f.check == "stale-metadata")
+    assert finding.severity is Severity.NOTE
     assert finding.where.file == METADATA
     assert "written for step 900" in finding.message
     assert "this is step 1000, of which its files are" in finding.message
-    assert result.verdict is Verdict.SUSPECT
+    assert result.verdict is Verdict.UNVERIFIED
 
 
 def test_s12_m3_old_metadata_over_new_shards(case: Path, reported: Path) -> None:

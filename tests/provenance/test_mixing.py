@@ -258,8 +258,9 @@ def test_s12_metadata_of_another_step(reported: Path, tmp_path: Path, alone: boo
     plant(reported, tmp_path, "base", steps=(1000,) if alone else (900, 1000))
     shutil.copy2(reported / "base/step-900" / METADATA, tmp_path / "step-1000")
     seen = look(tmp_path / "step-1000")
-    assert (seen.level, seen.checks) == ("suspected", {"stale-metadata"})
-    (finding,) = (f for f in seen.findings if f.severity is Severity.WARNING)
+    assert_quiet(seen)  # it fits: one metadata may be used for every save
+    assert_not_good(seen)
+    (finding,) = (f for f in seen.findings if f.check == "stale-metadata")
     assert (finding.where.file, finding.where.rank) == (METADATA, None)
     assert "written for step 900" in finding.message
     assert "of which its files are" in finding.message
@@ -274,8 +275,10 @@ def test_metadata_without_a_path_is_told_by_the_save_it_shares(runs: Path, tmp_p
     metadata.storage_meta.checkpoint_id = "/tmp/saving"
     for step in (90, 100):
         write_metadata(tmp_path / f"step-{step}", metadata)
-    for step in (90, 100):  # nothing tells which of the two it was written for
-        assert look(tmp_path / f"step-{step}").checks == {"stale-metadata"}
+    for step in (90, 100):  # nothing tells which of the two it was written for, and it fits both
+        seen = look(tmp_path / f"step-{step}")
+        assert_quiet(seen)
+        assert "stale-metadata" in {finding.check for finding in seen.findings}
 
 
 def test_shards_of_another_step_under_the_right_metadata(runs: Path, tmp_path: Path) -> None:

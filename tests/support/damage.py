@@ -498,12 +498,12 @@ def load_with_torch(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-def save_with_torch(checkpoint: Path, state: dict[str, Any]) -> None:
+def save_with_torch(checkpoint: Path, state: dict[str, Any], planner: Any = None) -> None:
     """Save a state dict with torch from one process."""
     import torch.distributed.checkpoint as dcp
 
     with _quiet_torch():
-        dcp.save(state, checkpoint_id=checkpoint, no_dist=True)
+        dcp.save(state, checkpoint_id=checkpoint, planner=planner, no_dist=True)
 
 
 def fingerprint(state: dict[str, Any]) -> dict[str, tuple[str, bytes]]:

@@ -22,6 +22,7 @@ from ckptctl.formats.base import (
 from ckptctl.formats.companions import companions_of
 from ckptctl.formats.dcp import reader
 from ckptctl.formats.dcp.summary import summarise_file
+from ckptctl.formats.items.filled import filled
 from ckptctl.model.checkpoint import Checkpoint, Entry, File, Items
 from ckptctl.model.commit_state import State
 from ckptctl.model.paths import join
@@ -123,7 +124,18 @@ class Dcp(Layout):
                 file = files.get(path)
                 if file is None or not file.is_file:
                     return StateSeen(State.INCOMPLETE, f"{path} is not there")
-                if file.size != length:
+                if file.size < length or (
+                    file.size > length and not _only_items(store, join(base, path), length)
+                ):
                     reason = f"{path} has {file.size} of {length} bytes"
                     return StateSeen(State.INCOMPLETE, reason)
         return StateSeen(State.COMPLETE)
+
+
+def _only_items(store: Store, path: str, start: int) -> bool:
+    """Tell whether whole items lie behind the last that the metadata lists: their keys are gone."""
+    try:
+        with store.open(path) as opened:
+            return filled(opened, start, opened.size) > 0
+    except NotFound:
+        return False

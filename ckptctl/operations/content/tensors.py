@@ -14,13 +14,14 @@ from types import TracebackType
 
 from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData, NotFound, NothingThere, Refused
+from ckptctl.formats.items.casting import Loss, cast
 from ckptctl.formats.items.scan import scan_items
 from ckptctl.formats.items.storage import DECODED_SLACK, decode, locate_tensor
 from ckptctl.formats.items.strided import rearranged
 from ckptctl.formats.torch.zip_writer import Sink
 from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item, Stored, TensorEntry
-from ckptctl.model.dtypes import item_size
+from ckptctl.model.dtypes import CAST, item_size
 from ckptctl.model.geometry import Box
 from ckptctl.operations.content.assemble import InMemory, Piece, stream, volume
 from ckptctl.operations.content.checked import (
@@ -223,13 +224,14 @@ class TensorSource:
             raise MalformedData(
                 f"{item.path}: {item.fqn}: the layout of {stored.kind} is not interpreted"
             )
-        if stored.dtype != entry.dtype or stored.shape != box.sizes:
+        cast_from = stored.dtype if {stored.dtype, entry.dtype} <= CAST else ""
+        if stored.dtype != (cast_from or entry.dtype) or stored.shape != box.sizes:
             raise MalformedData(
                 f"{item.path}: {item.fqn}: it holds {stored.dtype} {list(stored.shape)}, and the "
                 f"metadata says {entry.dtype} {list(box.sizes)}"
             )
         span = stored.row_major
-        if span is not None:
+        if span is not None and stored.dtype == entry.dtype:
             return Piece(
                 box,
                 item,
@@ -238,7 +240,11 @@ class TensorSource:
                 span[1] - span[0],
                 self._check(reader, item, stored, span),
             )
-        data = rearranged(reader, item, stored, width)  # the whole storage is checked in there
+        # the whole storage is checked in there
+        data = rearranged(reader, item, stored, item_size(stored.dtype) or width)
+        if stored.dtype != entry.dtype:  # as loading does where a planner cast what it saved
+            blocks = cast(iter([memoryview(data)]), stored.dtype, entry.dtype, Loss())
+            data = b"".join(blocks)
         check = self._noted(item, Unrecorded() if stored.crc is None else Checked())
         return Piece(box, item, InMemory(data), 0, len(data), check)
 

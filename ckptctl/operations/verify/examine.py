@@ -12,9 +12,9 @@ from ckptctl.errors import StorageError
 from ckptctl.formats.companions import LEGACY
 from ckptctl.formats.items.scan import block_of, scan_items
 from ckptctl.hashing import Hasher, digest_of
-from ckptctl.model.checkpoint import Fault, FaultKind, Item, rank_of
+from ckptctl.model.checkpoint import Fault, FaultKind, Item, TensorEntry, rank_of
 from ckptctl.model.finding import Coverage, Finding, Gap, GapKind, Location, Report, Severity, Stage
-from ckptctl.model.observation import Against, ItemSeen, Objects, ValuesSeen
+from ckptctl.model.observation import Against, ItemSeen, Objects, ValuesSeen, is_cast
 from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress, Shared
 from ckptctl.operations.provenance.collect import Catcher, Collected, Plan
@@ -107,6 +107,7 @@ class Examiner:
         collector = self._plan.collector(unit.path) if self._plan is not None else None
         keep = collector.wants if collector is not None else None
         saved, texts, loose = 0, list[Item](), list[Item]()
+        casts = Objects()
 
         def sink(block: bytes | memoryview) -> None:
             if hasher is not None:
@@ -129,6 +130,8 @@ class Examiner:
                         loose.append(seen.item)
                 elif self._is_saved_object(seen):
                     saved += 1
+                elif (cast := self._cast(seen)) is not None:
+                    casts += cast
                 values.add(seen, bad=_accuses(found))
                 if collector is not None:
                     collector.add(seen)
@@ -150,8 +153,15 @@ class Examiner:
             faults,
             collected=collected,
             against=tally.against,
-            objects=Objects(saved, tuple(texts), tuple(loose)),
+            objects=Objects(saved, tuple(texts), tuple(loose), casts.casts),
         )
+
+    def _cast(self, seen: ItemSeen) -> Objects | None:
+        """Note a tensor that was cast when it was saved."""
+        entry, payload = self._context.checkpoint.entries.get(seen.item.fqn), seen.payload
+        if payload is None or not isinstance(entry, TensorEntry) or not is_cast(entry, payload):
+            return None
+        return Objects(casts={(payload.dtype, entry.dtype): (seen.item, 1)})
 
     def _scan(
         self,

@@ -30,6 +30,7 @@ from ckptctl.operations.verify.audit import coverage_of as audit_coverage
 from ckptctl.operations.verify.beside import Companions, weigh_digests
 from ckptctl.operations.verify.examine import Done, Examiner
 from ckptctl.operations.verify.units import ToRead, item_units, sealing_units, to_read
+from ckptctl.operations.verify.unlisted import unlisted_items
 from ckptctl.operations.verify.values import coverage as value_coverage
 from ckptctl.operations.verify.values import expected_values, leave_out
 from ckptctl.operations.verify.work import Work
@@ -47,11 +48,14 @@ class Step(Protocol):
 
 
 class Structure:
-    """Files and metadata: everything that listing and metadata tell. Reads nothing more."""
+    """Files and metadata: everything that listing and metadata tell.
+
+    Nothing more is read, but for bytes that belong to no entry: where items end in them.
+    """
 
     def run(self, work: Work) -> Work:
         """Ask what is there, and how its parts fit together."""
-        context = work.context
+        context = replace(work.context, unlisted=unlisted_items(work.located, work.context))
         checkpoint, sources = context.checkpoint, len(context.checkpoint.sources)
         tensors = sum(isinstance(e, TensorEntry) for e in checkpoint.entries.values())
         objects = len(checkpoint.entries) - tensors
@@ -124,7 +128,7 @@ class Content:
             checked=checked,
             unread=tuple(unread),
         )
-        work = work.ask(OBJECT_CHECKS, context, examined=bool(objects.saved or objects.texts))
+        work = work.ask(OBJECT_CHECKS, context, examined=objects != Objects())
         hashed = any(row.examined for row in report.coverage if row.unit == "files")
         return work.ask(DIGEST_CHECKS, context, _absent(context), examined=hashed)
 

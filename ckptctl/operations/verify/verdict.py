@@ -16,9 +16,14 @@ _DOUBTS = {
     "odd-time": "their times do not fit one save",
     "odd-counter": "a counter is out of line",
     "unknown-encoding": "some of it is in an unknown encoding",
+    "stale-metadata": "the metadata was written for another save",
+    "unreferenced-bytes": "items of it belong to no key",
     "shared-shard": "some are equal in another checkpoint",
 }
 """Notes with which a checkpoint is not called good on its files' word alone."""
+
+_WARNED = {"unreferenced-file": "more lies in shards that nothing refers to"}
+"""The same for what is more than a note."""
 
 
 def judge(work: Work) -> tuple[Verdict, str]:
@@ -85,7 +90,9 @@ def why_unverified(work: Work, identity: Identity) -> str:
         return f"every file says step {identity.step} and the name {named}"
     if len(identity.runs) > 1:
         return f"every file says step {identity.step}, but they name {len(identity.runs)} runs"
-    doubts = {_DOUBTS[f.check] for f in work.report.findings if f.check in _DOUBTS}
+    found = work.report.findings
+    doubts = {_DOUBTS[f.check] for f in found if f.check in _DOUBTS}
+    doubts |= {_WARNED[f.check] for f in found if f.check in _WARNED and f.severity > Severity.NOTE}
     if doubts:
         return f"every file says step {identity.step}, but {' and '.join(sorted(doubts))}"
     return ""
