@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from ckptctl.checks.base import Check, Context, Hit, from_faults, never, reported
+from ckptctl.checks.base import Check, Context, Hit, Override, from_faults, never, reported
+from ckptctl.dataclass import replace
 from ckptctl.model.checkpoint import FaultKind, rank_of
 from ckptctl.model.finding import Location, Severity, Stage
 from ckptctl.model.paths import is_contained
@@ -183,6 +183,7 @@ CHECKS: tuple[Check[None], ...] = (
         "the metadata refers to.",
         "it may be deleted once no save into {checkpoint} is running",
         _unreferenced,
+        override=Override("what is in use is whole without it"),
     ),
     Check(
         "leftover-file",

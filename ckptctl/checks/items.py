@@ -125,6 +125,7 @@ OBJECT_CHECKS: tuple[Check[None], ...] = (
         "nothing, if a planner of yours casts what it saves: let it state the dtype in its plan too; else "
         "compare with another checkpoint of {root}",
         _casts,
+        override=Override("loading gives what was saved, in another precision"),
     ),
 )
 """Asked once all items have been looked at."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import field
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.model.checkpoint import Fault, Item, TensorEntry
 from ckptctl.model.dtypes import CAST
 from ckptctl.model.finding import Gap
