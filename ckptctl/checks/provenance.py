@@ -311,11 +311,7 @@ _LOOK = "compare it with the other checkpoints of {root}, and do not resume from
 
 _OVERRIDES = {
     "mixed-step": never("its files say themselves that they are of several steps"),
-    "torn-step": Override(
-        "as a warning: parameters that missed a step look like this as well",
-        Severity.WARNING,
-        words=True,
-    ),
+    "torn-step": never("its files say themselves that they are of several steps"),
     "mixed-run": Override(
         "a run that was forked, or resumed under another name, has both names", words=True
     ),
