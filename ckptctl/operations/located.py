@@ -6,7 +6,7 @@ from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Checkpoint, Fault, FaultKind, File
 from ckptctl.model.paths import join
 from ckptctl.operations.place import Place, address, read_checkpoint
-from ckptctl.storage import Reader, Store
+from ckptctl.storage import Reader, Store, open_listed
 
 _REMAINS = Fault(
     FaultKind.MISSING_METADATA,
@@ -37,9 +37,12 @@ class Located:
         """The directory of ckptctl's records about it."""
         return self.place.records
 
-    def open(self, path: str) -> Reader:
-        """Open one of its files."""
-        return self.store.open(join(self.base, path))
+    def open(self, path: str, size: int | None = None, *, ahead: bool = True) -> Reader:
+        """Open one of its files; ``size`` is what a listing told of it.
+
+        Without ``ahead`` only single places of it will be read.
+        """
+        return open_listed(self.store, join(self.base, path), size, ahead=ahead)
 
     def files(self) -> dict[str, File]:
         """List its files as they are now, by path relative to its base."""

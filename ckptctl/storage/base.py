@@ -87,6 +87,18 @@ class Store(Protocol):
         """Open one object for exact reads, or raise ``NotFound``."""
 
 
+def open_listed(store: Store, path: str, size: int | None, *, ahead: bool = True) -> Reader:
+    """Open an object that a listing showed with this size, without asking for it where that costs.
+
+    A store that has ``open_listed`` takes the size from here, and tells whoever reads to the end
+    where it has changed; all others are asked as ever. Raises ``NotFound`` at once or at the first
+    read. Without ``ahead`` only single places of it will be read.
+    """
+    opener = getattr(store, "open_listed", None) if size is not None else None
+    reader: Reader = store.open(path) if opener is None else opener(path, size, ahead=ahead)
+    return reader
+
+
 class Upload(Protocol):
     """One object being written piece by piece; it is there once ``finish`` has returned."""
 

@@ -11,6 +11,8 @@ import fsspec
 
 from ckptctl.errors import NotFound, ShortRead, StorageError
 from ckptctl.storage.base import Entry, Reader
+from ckptctl.storage.traffic import BLOCK, TASKS
+from ckptctl.storage.windows import FIRST, LONG, Shelf, Windows
 
 _VERSIONS = ("ETag", "etag", "VersionId", "generation", "created")
 """What object stores say of the bytes under a name, that another write changes."""
@@ -18,25 +20,43 @@ _GONE = (FileNotFoundError, NotADirectoryError, KeyError)
 
 
 class ObjectReader(Reader):
-    """One object, read by ranges; no state is shared between reads."""
+    """One object, read by ranges through windows; a range of their size is read exactly."""
 
-    block = 8 << 20  # bytes of one read: enough to make a request's latency small beside it
+    block = BLOCK  # bytes of one read: enough to make a request's latency small beside it
 
-    def __init__(self, system: Any, key: str, url: str, size: int) -> None:
-        """Take an object whose size is known."""
+    def __init__(
+        self, system: Any, key: str, url: str, size: int, windows: Windows, *, ahead: bool = True
+    ) -> None:
+        """Take an object whose size is known; whoever reads its end is told if that is wrong."""
         self._system, self._key, self._url, self._size = system, key, url, size
+        self._windows, self._shelf = windows, Shelf(size, ahead=ahead)
 
     @property
     def size(self) -> int:
-        """Bytes in the object when it was opened."""
+        """Bytes in the object when it was opened, or listed."""
         return self._size
+
+    def keep(self, data: bytes) -> None:
+        """Take the first bytes of the object, which are there already."""
+        self._windows.keep(self._shelf, data)
 
     def read(self, start: int, stop: int) -> bytes:
         """Return exactly the bytes ``[start, stop)``."""
         if stop <= start:
             return b""
+        if stop > self._size:
+            raise ShortRead(
+                f"{self._url}: asked for bytes {start}-{stop} of {self._size}: it is too short"
+            )
+        if stop - start >= LONG:
+            return self._fetch(start, stop)
+        return self._windows.read(self._shelf, start, stop, self._fetch)
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        """Fetch bytes by one request, at the end one more than there should be: it may have grown."""
+        most = stop + (stop == self._size)
         try:
-            data = _call(self._url, self._system.cat_file, self._key, start=start, end=stop)
+            data = _call(self._url, self._system.cat_file, self._key, start=start, end=most)
         except NotFound:
             raise
         except StorageError as error:
@@ -44,6 +64,10 @@ class ObjectReader(Reader):
             if self._shrank(stop):
                 raise ShortRead(f"{self._url}: it shrank while it was being read") from error
             raise
+        if len(data) > stop - start:
+            raise StorageError(
+                f"{self._url}: it had {self._size} bytes and has more now: somebody is writing to it"
+            )
         if len(data) != stop - start:
             raise ShortRead(
                 f"{self._url}: asked for bytes {start}-{stop}, got {len(data)} of {stop - start}"
@@ -60,10 +84,15 @@ class ObjectReader(Reader):
 
     def read_into(self, start: int, buffer: memoryview) -> None:
         """Fill the buffer with the bytes from ``start`` on."""
-        buffer[:] = self.read(start, start + len(buffer))
+        stop = start + len(buffer)
+        if LONG <= len(buffer) < BLOCK and stop <= self._size:  # whoever has such a buffer goes on
+            buffer[:] = self._windows.read(self._shelf, start, stop, self._fetch)
+        else:
+            buffer[:] = self.read(start, stop)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Let go of what was kept."""
+        self._windows.close(self._shelf)
 
 
 class ObjectStore:
@@ -73,13 +102,15 @@ class ObjectStore:
         """Open by URL; listings are never taken from fsspec's cache."""
         self._url = url.rstrip("/")
         try:
-            found: Any = fsspec.url_to_fs(self._url, use_listings_cache=False)  # type: ignore[no-untyped-call]
+            options = {"use_listings_cache": False, **_connections(self._url)}
+            found: Any = fsspec.url_to_fs(self._url, **options)  # type: ignore[no-untyped-call]
             self._system, self._root = found
         except ImportError as error:
             raise StorageError(f"{url}: {error}") from error
         except Exception as error:
             raise StorageError(f"{url}: {error or type(error).__name__}") from error
         self._root = self._root.rstrip("/")
+        self._windows = Windows()
         self._quoted = self._url.startswith(("http://", "https://"))
 
     @property
@@ -117,12 +148,51 @@ class ObjectStore:
         return _entry(path, info)
 
     def open(self, path: str) -> ObjectReader:
-        """Open one object for exact reads."""
-        entry = self.stat(path)
+        """Open one object for exact reads; a small one is fetched by this and by no other request."""
         url = f"{self._url}/{path}".rstrip("/")
+        try:
+            data = _call(url, self._system.cat_file, self._key(path), start=0, end=FIRST)
+        except NotFound:
+            if _call(url, self._system.isdir, self._key(path)):
+                raise StorageError(f"{url} is not an object") from None
+            raise
+        except StorageError:  # an empty object has no range, or there is no answer
+            data = None
+        if data is None or len(data) >= FIRST or not path:
+            size = self._size_of(path, url)
+        else:
+            size = len(data)
+        reader = ObjectReader(self._system, self._key(path), url, size, self._windows)
+        if data and len(data) <= min(size, FIRST):
+            reader.keep(bytes(data))
+        return reader
+
+    def open_listed(self, path: str, size: int, *, ahead: bool = True) -> ObjectReader:
+        """Open an object that a listing showed with this size; nothing is asked before it is read.
+
+        Whoever reads to its end is told where it has another size by then: ``ShortRead`` or
+        ``StorageError``.
+        """
+        url = f"{self._url}/{path}".rstrip("/")
+        if size <= 0:  # nothing would ever be read of it
+            size = self._size_of(path, url)
+        return ObjectReader(self._system, self._key(path), url, size, self._windows, ahead=ahead)
+
+    def _size_of(self, path: str, url: str) -> int:
+        entry = self.stat(path)
         if entry.kind != "file":
             raise StorageError(f"{url} is not an object")
-        return ObjectReader(self._system, self._key(path), url, entry.size)
+        return entry.size
+
+
+def _connections(url: str) -> dict[str, Any]:
+    """Let a client open a connection for each task; S3's opens ten unless told otherwise."""
+    if not url.startswith(("s3://", "s3a://")):
+        return {}
+    told: dict[str, Any] = {"max_pool_connections": TASKS}
+    for name in ("s3", "s3a"):  # what is given here would hide what the user has configured
+        told |= fsspec.config.conf.get(name, {}).get("config_kwargs", {})
+    return {"config_kwargs": told}
 
 
 def _entry(path: str, info: dict[str, Any]) -> Entry:

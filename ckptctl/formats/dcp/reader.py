@@ -30,7 +30,7 @@ from ckptctl.model.finding import Location
 from ckptctl.model.geometry import Boxes, Shape
 from ckptctl.model.paths import join
 from ckptctl.pattern import pattern
-from ckptctl.storage import Store
+from ckptctl.storage import Store, open_listed
 
 NAME = "dcp"
 METADATA = ".metadata"
@@ -98,7 +98,7 @@ def read(store: Store, path: str, files: Mapping[str, File] | None = None) -> Ch
             faults.append(Fault(FaultKind.NOT_A_FILE, message, Location(file=name)))
             continue
         try:
-            with store.open(join(path, name)) as reader:
+            with open_listed(store, join(path, name), files[name].size) as reader:
                 parsed.append(parse_metadata(reader, name))
         except NotFound:
             faults.append(

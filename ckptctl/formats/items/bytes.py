@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeAlias
 
 from ckptctl.model.checkpoint import Item
@@ -78,6 +78,59 @@ class Sparse:
 
     def pieces(self, start: int, stop: int) -> Iterator[bytes]:
         yield self.get(start, stop)
+
+
+class Distant:
+    """An item of which single parts are read, each request dear: no more of them than to stream it.
+
+    Its end is read first, then its beginning; ``expect`` tells whether all that is needed lies
+    there. Where it does not, the blocks in which it lies are read as ``Stream`` reads them.
+    """
+
+    def __init__(self, reader: Reader, item: Item, block: int) -> None:
+        self._reader, self._base, self._block = reader, item.offset, block
+        self._tail_start = item.length - min(_TAIL, item.length)
+        self.bytes_read = 0
+        self._tail = self._fetch(self._tail_start, item.length)
+        self._first: int | None = None  # until it is known what is needed
+        self._start = self._stop = 0
+        self._data = b""
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        self.bytes_read += stop - start
+        return self._reader.read(self._base + start, self._base + stop)
+
+    def expect(self, start: int, parts: Iterable[tuple[int, int]]) -> None:
+        """Make the tail begin at ``start`` at the latest; ``parts`` are what will be asked for."""
+        self._extend_tail(start)
+        near = all(stop <= _QUICK_END or low >= self._tail_start for low, stop in parts)
+        self._first = _QUICK_END if near else 0
+
+    def _extend_tail(self, start: int) -> None:
+        if start < self._tail_start:
+            self._tail = self._fetch(start, self._tail_start) + self._tail
+            self._tail_start = start
+
+    def _load(self, start: int) -> None:
+        first = self._first or 0
+        low = start // self._block * self._block
+        stop = min(first if start < first else low + self._block, self._tail_start)
+        self._data, self._start, self._stop = self._fetch(low, stop), low, stop
+
+    def get(self, start: int, stop: int) -> bytes:
+        return b"".join(self.pieces(start, stop))
+
+    def pieces(self, start: int, stop: int) -> Iterator[bytes]:
+        if self._first is None:  # a directory that is larger than the usual
+            self._extend_tail(start)
+        while start < stop and start < self._tail_start:
+            if not self._start <= start < self._stop:
+                self._load(start)
+            end = min(stop, self._stop)
+            yield self._data[start - self._start : end - self._start]
+            start = end
+        if start < stop:
+            yield self._tail[start - self._tail_start : stop - self._tail_start]
 
 
 class Stream:

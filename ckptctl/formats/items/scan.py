@@ -16,7 +16,16 @@ from ckptctl.dataclass import dataclass, replace
 from ckptctl.errors import MalformedData
 from ckptctl.formats.budget import item_fault_kind
 from ckptctl.formats.items import transforms
-from ckptctl.formats.items.bytes import RUN, ItemBytes, Sink, Sparse, Spooled, Stream, Whole
+from ckptctl.formats.items.bytes import (
+    RUN,
+    Distant,
+    ItemBytes,
+    Sink,
+    Sparse,
+    Spooled,
+    Stream,
+    Whole,
+)
 from ckptctl.formats.items.raw import see_raw
 from ckptctl.formats.items.values import Scanner, scanner_of, values_of
 from ckptctl.formats.pickles.tensors import parse_tensor
@@ -61,15 +70,22 @@ def block_of(reader: Reader) -> int:
     return int(getattr(reader, "block", RUN))
 
 
+def is_distant(reader: Reader) -> bool:
+    """Tell whether each read is a request, so that it is its number that counts."""
+    return hasattr(reader, "block")
+
+
 def runs(
     items: Sequence[Item],
-    block: int,
+    limits: tuple[int, int],
     *,
-    content: bool,
     keeps: Callable[[Item], bool] = lambda _: False,
 ) -> Iterator[list[Item]]:
-    """Group items, in the order of their bytes, into neighbours to be read together."""
-    largest, longest = (block, block) if content else (_QUICK_ITEM, QUICK_RUN)
+    """Group items, in the order of their bytes, into neighbours to be read together.
+
+    ``limits`` are the bytes of the largest item that is read whole, and of the longest run.
+    """
+    largest, longest = limits
     run: list[Item] = []
     for item in items:
         small = item.length <= largest or keeps(item)
@@ -97,6 +113,7 @@ def scan_items(
     values: bool = False,
     checksums: bool = True,
     keep: Callable[[Item], bool] | None = None,
+    probe: bool = False,
 ) -> Iterator[ItemSeen]:
     """Look at items of one file that lie inside it, given in the order of their bytes.
 
@@ -105,11 +122,16 @@ def scan_items(
     With ``content``, ``sink`` is given all bytes of the items in the order of the file, and with
     ``values`` as well the numbers in tensors are looked at. Without ``checksums`` no CRC of larger
     records is computed: the sink knows a better way. ``keep`` chooses small items whose bytes, decoded
-    where they are compressed, come with what was seen of them.
+    where they are compressed, come with what was seen of them. A ``probe`` is made by whoever reads
+    the payload afterwards, and fetches no large one for the sake of its ends.
     """
     how = _How(content=content, values=values and content, checksums=checksums, keep=keep)
     buffer: memoryview | None = None
-    block = block_of(reader)
+    block, distant = block_of(reader), is_distant(reader)
+    # where each read is a request, a quick look sends no more of them than one that reads all
+    limits = (block, block) if content or distant else (_QUICK_ITEM, QUICK_RUN)
+    if probe and distant:
+        limits = (QUICK_RUN, QUICK_RUN)
     for item in items:
         if item.stored is not None:
             yield see_raw(
@@ -124,9 +146,9 @@ def scan_items(
                 block=block,
             )
     items = [item for item in items if item.stored is None]
-    for run in runs(items, block, content=content, keeps=how.keeps):
+    for run in runs(items, limits, keeps=how.keeps):
         first = run[0]
-        if len(run) > 1 or first.length <= (block if content else _QUICK_ITEM) or how.keeps(first):
+        if len(run) > 1 or first.length <= limits[0] or how.keeps(first):
             data = memoryview(reader.read(first.offset, run[-1].end))
             if sink is not None:
                 sink(data)
@@ -144,7 +166,7 @@ def scan_items(
             stream.finish()
             yield replace(seen, bytes_read=stream.bytes_read)
         else:
-            sparse = Sparse(reader, first)
+            sparse = Distant(reader, first, block) if distant else Sparse(reader, first)
             seen = _see(sparse, first, is_tensor, expected_bytes, how)
             yield replace(seen, bytes_read=sparse.bytes_read)
 
@@ -185,6 +207,20 @@ def _fault(item: Item, message: str) -> Fault:
     return Fault(FaultKind.ITEM_STRUCTURE, message, where)
 
 
+def _is_kept(head: torchzip.Head) -> bool:
+    """Tell whether a record's bytes are wanted by whoever only looks: of all but tensors' data."""
+    most = _LARGEST_PICKLE if head.name == "data.pkl" else _SMALL_RECORD
+    return head.size <= most and not head.name.startswith("data/")
+
+
+def _parts(directory: torchzip.Directory) -> Iterator[tuple[int, int]]:
+    """Yield which bytes of an item a look without its content reads."""
+    ends = [*(head.header for head in directory.heads[1:]), directory.start]
+    for head, end in zip(directory.heads, ends, strict=True):
+        header = head.header + torchzip.LOCAL_SIZE + len(head.raw_name)
+        yield head.header, end if _is_kept(head) else header
+
+
 def _see_zip(
     data: ItemBytes,
     item: Item,
@@ -205,6 +241,8 @@ def _see_zip(
         directory = torchzip.read_directory(lambda a, b: bytes(data.get(a, b)), length)
         if isinstance(data, Stream):
             data.extend_tail(directory.start)
+        elif isinstance(data, Distant):
+            data.expect(directory.start, _parts(directory))
         if directory.heads:
             root = directory.heads[0].raw_name.partition(b"/")[0].decode("utf-8", "replace")
         position = 0
@@ -221,8 +259,7 @@ def _see_zip(
             if position > directory.start:
                 raise MalformedData(f"record {head.name} reaches past the records' end")
             computed: int | None = None
-            most = _LARGEST_PICKLE if head.name == "data.pkl" else _SMALL_RECORD
-            keep = head.size <= most and not head.name.startswith("data/")
+            keep = _is_kept(head)
             if keep:
                 small[head.name] = bytes(data.get(start, start + head.size))
                 computed = crc32(small[head.name])

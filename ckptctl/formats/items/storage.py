@@ -88,6 +88,7 @@ def look(reader: Reader, item: Item, *, tensor: bool) -> ItemSeen:
         content=False,
         is_tensor=lambda _: tensor,
         expected_bytes=lambda _: None,
+        probe=True,
     )
     if seen.faults:
         raise MalformedData(f"{item.path}: {item.fqn}: {seen.faults[0].message}")

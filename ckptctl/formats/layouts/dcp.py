@@ -26,7 +26,7 @@ from ckptctl.formats.items.filled import filled
 from ckptctl.model.checkpoint import Checkpoint, Entry, File, Items
 from ckptctl.model.commit_state import State
 from ckptctl.model.paths import join
-from ckptctl.storage import Store
+from ckptctl.storage import Store, open_listed
 
 EXAMINE_LIMIT = 4 << 20
 """Bytes of metadata above which a listing does not parse it unless told to."""
@@ -114,7 +114,7 @@ class Dcp(Layout):
             if not files[name].is_file:
                 return StateSeen(State.UNREADABLE, f"{name} is not a file")
             try:
-                with store.open(join(base, name)) as opened:
+                with open_listed(store, join(base, name), files[name].size) as opened:
                     summary = summarise_file(opened, name, known)
             except NotFound:
                 return StateSeen(State.INCOMPLETE, f"{name} vanished while it was read")

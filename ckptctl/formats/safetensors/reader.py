@@ -32,7 +32,7 @@ from ckptctl.model.dtypes import ITEM_SIZE
 from ckptctl.model.finding import Location
 from ckptctl.model.geometry import Box, Boxes, Shape
 from ckptctl.model.paths import join
-from ckptctl.storage import Reader, Store
+from ckptctl.storage import Reader, Store, open_listed
 
 NAME = "safetensors"
 SUFFIX = ".safetensors"
@@ -186,7 +186,7 @@ def read(store: Store, path: str, files: Mapping[str, File]) -> Checkpoint:
         if not name.endswith(SUFFIX) or "/" in name:
             continue
         try:
-            with store.open(join(path, name)) as reader:
+            with open_listed(store, join(path, name), files[name].size) as reader:
                 headers[name] = read_header(reader)
         except MalformedData as error:
             faults.append(Fault(FaultKind.UNREADABLE_METADATA, str(error), Location(file=name)))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ckptctl.formats.base import Layout, Reads
 from ckptctl.model.checkpoint import Checkpoint, File
 from ckptctl.model.paths import join
-from ckptctl.storage import Store
+from ckptctl.storage import Store, open_listed
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".pkl")
 
@@ -25,7 +25,7 @@ class ReadsTorch(Layout):
         found = []
         for name, file in sorted(files.items()):
             if file.is_file and name.endswith(SUFFIXES):
-                with store.open(join(base, name)) as opened:
+                with open_listed(store, join(base, name), file.size) as opened:
                     one = torchfile.read(opened, file)
                 found.append(Read(name.rpartition(".")[0], "", one))
         return found[0].checkpoint if len(found) == 1 else unite(torchfile.NAME, files, found)

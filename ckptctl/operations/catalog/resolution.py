@@ -11,7 +11,6 @@ from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH, TIME
 from ckptctl.model.result.verdict import Verdict
 from ckptctl.operations.retention.policy import ago, seconds
-from ckptctl.operations.verify.options import Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ class ResolveOptions:
     allow_uncommitted: bool = False
     pointer_fallback: bool = False
     max_loss: Limit = field(default_factory=Limit)
-    workers: int = field(default_factory=lambda: Options().workers)
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""

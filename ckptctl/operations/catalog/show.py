@@ -24,7 +24,7 @@ from ckptctl.model.geometry import Box, Shape
 from ckptctl.operations.catalog.sealed import Sealed, sealed_as
 from ckptctl.operations.content.value import read_value
 from ckptctl.operations.place import Place, address, read_checkpoint
-from ckptctl.storage import Store
+from ckptctl.storage import Store, open_listed
 
 _PROGRESS = ("progress", "scheduler")
 _MOST_STEPS = 256
@@ -333,9 +333,8 @@ class Viewer:
             if file is None or not file.is_file or item.end > file.size or item.transforms:
                 continue
             try:
-                with self._store.open(
-                    f"{self._place.path}/{path}" if self._place.path else path
-                ) as reader:
+                whole = f"{self._place.path}/{path}" if self._place.path else path
+                with open_listed(self._store, whole, file.size) as reader:
                     seen = next(
                         scan_items(
                             reader,

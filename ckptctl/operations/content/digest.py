@@ -28,8 +28,8 @@ from ckptctl.operations.content.open import Opened
 from ckptctl.operations.content.selection import need_matches
 from ckptctl.operations.content.tensors import BLOCK, TensorSource
 from ckptctl.operations.progress import Progress, Shared
-from ckptctl.operations.verify.options import Options
 from ckptctl.storage import Reader
+from ckptctl.storage.traffic import tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def digest_content(
     try:
         with (
             opened.source() as source,
-            ThreadPoolExecutor(workers or Options().workers) as pool,
+            ThreadPoolExecutor(tasks(opened.store, workers)) as pool,
         ):
             rows = list(pool.map(lambda entry: _tensor(source, entry, shared.advance), order))
             items = [item for fqn in values for item in source.items_of(fqn)]

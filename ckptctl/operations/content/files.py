@@ -11,7 +11,7 @@ from ckptctl.formats.items.storage import locate_tensor
 from ckptctl.model.checkpoint import Item, Stored
 from ckptctl.model.paths import is_contained, join
 from ckptctl.operations.content.checked import Storages
-from ckptctl.storage import Reader, Store
+from ckptctl.storage import Reader, Store, open_listed
 
 _MOST_OPEN = 128
 _MOST_KNOWN = 1 << 15
@@ -32,21 +32,20 @@ class OpenFiles:
     _known: dict[tuple[str, int], Stored] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
-    def reader(self, path: str, stack: ExitStack) -> Reader:
-        """Return a file of the checkpoint opened for reading, kept open where there is room."""
+    def reader(self, path: str, stack: ExitStack, size: int | None = None) -> Reader:
+        """Return a file of the checkpoint opened for reading, kept open where there is room.
+
+        ``size`` is what a listing told of it.
+        """
         if not is_contained(path):
             raise MalformedData(f"{path!r} lies outside the checkpoint")
-        with self._lock:
+        with self._lock:  # so that several threads share one reader, and what it has fetched
             found = self._readers.get(path)
-            if found is not None:
-                return found
-        reader = self.store.open(join(self.base, path))
-        with self._lock:
-            if path not in self._readers and len(self._readers) < _MOST_OPEN:
-                self._readers[path] = reader
-                return reader
-        stack.enter_context(reader)
-        return reader
+            if found is None and len(self._readers) < _MOST_OPEN:
+                found = self._readers[path] = open_listed(self.store, join(self.base, path), size)
+        if found is None:
+            found = stack.enter_context(open_listed(self.store, join(self.base, path), size))
+        return found
 
     def locate(self, reader: Reader, item: Item) -> Stored:
         """Find the storage of an item that is not compressed, reading its ends once."""

@@ -181,7 +181,8 @@ class TensorSource:
 
     def reader(self, path: str, stack: ExitStack) -> Reader:
         """Return a file of the checkpoint opened for reading, kept open where there is room."""
-        return self._files.reader(path, stack)
+        file = self.checkpoint.files.get(path)
+        return self._files.reader(path, stack, file.size if file is not None else None)
 
     def stored(self, item: Item, stack: ExitStack) -> tuple[Reader, Stored]:
         """Find where a tensor item's storage lies: what to read it from, and where in there."""

@@ -22,7 +22,6 @@ from ckptctl.operations.content.tensors import TensorSource
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.reshard.target import Target
 from ckptctl.operations.verify.accepting import Accepting
-from ckptctl.operations.verify.options import Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class ConvertOptions:
     dry_run: bool = False
     framework: str = ""
     accepting: Accepting = field(default_factory=Accepting)
-    workers: int = field(default_factory=lambda: Options().workers)
+    workers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

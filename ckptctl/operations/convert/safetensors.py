@@ -26,6 +26,7 @@ from ckptctl.operations.convert.options import (
 from ckptctl.operations.convert.unreadable import held_in
 from ckptctl.operations.reshard.target import Target
 from ckptctl.operations.reshard.write import HashedUpload, nobody
+from ckptctl.storage.traffic import writers
 
 _METADATA = {"format": "pt"}
 
@@ -83,7 +84,7 @@ def to_safetensors(
 
     def write(target: Target) -> Conversion:
         reading.progress.start(opened.url, sum(tensor.size for tensor in kept))
-        pool = ThreadPoolExecutor(options.workers)
+        pool = ThreadPoolExecutor(writers(options.workers))
         jobs: list[Future[FileRecord]] = []
         try:
             for path, group in groups:

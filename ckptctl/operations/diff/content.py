@@ -25,6 +25,7 @@ from ckptctl.operations.diff.objects import SMALL, compare_decoded, compare_obje
 from ckptctl.operations.diff.structure import component_in, same_boxes
 from ckptctl.operations.diff.values import Interpreted, compare_values
 from ckptctl.operations.progress import Progress, Shared
+from ckptctl.storage.traffic import tasks
 
 FILE_DIGEST, CRC, DIGEST = "file digest", "CRC-32", "content digest"
 UNREAD = "only reading would tell"
@@ -77,7 +78,7 @@ class Comparer:
         self._quick, self._values = quick, values
         self._progress = Shared(progress)
 
-    def run(self, pairs: list[tuple[str, str]], *, workers: int) -> ContentResult:
+    def run(self, pairs: list[tuple[str, str]], *, workers: int | None) -> ContentResult:
         """Compare all pairs; damage of one is its row's problem."""
         tensors, objects = [], []
         for one, other in pairs:
@@ -89,7 +90,7 @@ class Comparer:
         self._progress.start("comparing", 2 * sum(self._size(one) for one, _ in tensors))
         order = sorted(tensors, key=lambda pair: -self._size(pair[0]))
         try:
-            with ThreadPoolExecutor(workers) as pool:
+            with ThreadPoolExecutor(tasks(self._a.source.store, workers)) as pool:
                 rows = list(pool.map(self._tensor, order))
                 rows += pool.map(self._object, objects)
         finally:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from ckptctl.comparison.consequences import standard_facts
 from ckptctl.comparison.difference import Diff, FailOn, SideSeen
-from ckptctl.dataclass import dataclass, field, replace
+from ckptctl.dataclass import dataclass, replace
 from ckptctl.errors import MalformedData, UsageError
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.names import parse_name
@@ -22,7 +22,6 @@ from ckptctl.operations.diff.structure import compare_facts, compare_progress, c
 from ckptctl.operations.place import split
 from ckptctl.operations.progress import Progress
 from ckptctl.operations.provenance.facts import Facts, facts_of, facts_of_values
-from ckptctl.operations.verify.options import Options
 from ckptctl.protocol import read_manifest
 
 
@@ -39,7 +38,7 @@ class DiffOptions:
     values: bool = False
     fail_on: FailOn = FailOn.ANY
     framework: str = ""
-    workers: int = field(default_factory=lambda: Options().workers)
+    workers: int | None = None
 
     def with_workers(self, workers: int) -> DiffOptions:
         """Return the same options with another number of threads."""

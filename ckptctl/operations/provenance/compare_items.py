@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import TypeAlias
 
 from ckptctl.checks import Context
 from ckptctl.errors import MalformedData, NotFound
 from ckptctl.formats.items.crc_summary import says_something, summary_of
-from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item, TensorEntry
+from ckptctl.model.checkpoint import BoxIndex, Checkpoint, File, Item, TensorEntry
 from ckptctl.operations.located import Located
 from ckptctl.operations.provenance.collect import Plan
 from ckptctl.provenance.counters import moment_of, parameter_of, tails_of
@@ -41,13 +41,14 @@ def compare_items(
     with ExitStack() as stack:
         readers: dict[tuple[bool, str], Reader] = {}
 
-        def opened(where: Located, path: str) -> Reader:
+        def opened(where: Located, path: str, files: Mapping[str, File]) -> Reader:
             key = where is own, path
+            size = files[path].size if path in files else None
             if key not in readers:
                 if len(readers) > _MOST_ITEMS:
                     stack.pop_all().close()
                     readers.clear()
-                readers[key] = stack.enter_context(where.open(path))
+                readers[key] = stack.enter_context(where.open(path, size, ahead=False))
             return readers[key]
 
         for item in chosen:
@@ -58,8 +59,12 @@ def compare_items(
             if (here and here.sizes) != (there and there.sizes):
                 continue
             try:
-                mine = summary_of(opened(own, item.path), item.offset, item.length)
-                theirs = summary_of(opened(beside, twin.path), twin.offset, twin.length)
+                mine = summary_of(
+                    opened(own, item.path, context.checkpoint.files), item.offset, item.length
+                )
+                theirs = summary_of(
+                    opened(beside, twin.path, other.files), twin.offset, twin.length
+                )
             except (MalformedData, NotFound):
                 continue
             kind = plan.kind(item.fqn)

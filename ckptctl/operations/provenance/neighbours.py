@@ -26,7 +26,8 @@ from ckptctl.operations.provenance.exchanges import exchanges_with
 from ckptctl.operations.provenance.steps import steps_in
 from ckptctl.provenance.counters import Stamp
 from ckptctl.provenance.evidence import Likeness, Neighbour
-from ckptctl.storage import Store
+from ckptctl.storage import Reader, Store
+from ckptctl.storage.traffic import is_remote, tasks
 
 MOST_NEIGHBOURS = 4
 _MOST_OPENED = 8000
@@ -47,6 +48,11 @@ class Sibling:
     def path(self) -> str:
         """Where it lies, which is its name too."""
         return self.located.place.path
+
+    def open(self, path: str) -> Reader:
+        """Open one of its files."""
+        file = self.files.get(path)
+        return self.located.open(path, file.size if file is not None else None, ahead=False)
 
     def metadata(self) -> str:
         """The first file of its metadata."""
@@ -110,7 +116,7 @@ def neighbours_of(
     plan: Plan,
     summaries: Mapping[tuple[str, int], CrcSummary],
     *,
-    workers: int = 1,
+    workers: int | None = 1,
     numbers: bool = False,
     torn: Iterable[Stamp] = (),
 ) -> list[Neighbour]:
@@ -179,7 +185,7 @@ def _summaries_at(sibling: Sibling, spots: list[Spot]) -> Iterator[tuple[str, Cr
         if entry is None or entry.size < spot.offset + spot.length:
             continue
         try:
-            with sibling.located.open(spot.path) as reader:
+            with sibling.open(spot.path) as reader:
                 found = summary_of(reader, spot.offset, spot.length)
         except (StorageError, MalformedData):
             continue
@@ -193,7 +199,7 @@ def _compare(
     plan: Plan,
     summaries: Mapping[tuple[str, int], CrcSummary],
     sibling: Sibling,
-    workers: int,
+    workers: int | None,
 ) -> Neighbour:
     times = {n: e.modified for n, e in sibling.files.items() if e.modified is not None}
     found = Neighbour(sibling.path, sibling.step, modified=times)
@@ -235,7 +241,7 @@ def _saved_as_one(sibling: Sibling, context: Context) -> bool:
     own = context.checkpoint.identity.save_id
     if own is None:
         return False
-    with sibling.located.open(sibling.metadata()) as reader:
+    with sibling.open(sibling.metadata()) as reader:
         return own.encode() in reader.read(max(0, reader.size - _SAVE_ID_TAIL), reader.size)
 
 
@@ -260,7 +266,7 @@ def _by_summaries(
     plan: Plan,
     summaries: Mapping[tuple[str, int], CrcSummary],
     paths: list[str],
-    workers: int,
+    workers: int | None,
 ) -> dict[str, bool]:
     """Compare two or three items of each file, where they lie here."""
 
@@ -276,7 +282,7 @@ def _by_summaries(
         entry = sibling.files.get(path)
         if entry is None or entry.size != context.present[path]:
             return path, False
-        with sibling.located.open(path) as reader:
+        with sibling.open(path) as reader:
             for spot, found in own:
                 try:
                     if summary_of(reader, spot.offset, spot.length) != found:
@@ -287,10 +293,11 @@ def _by_summaries(
 
     answers: Iterable[tuple[str, bool | None]]
     # from a local disk threads are no faster: what is read is small and there already
-    if workers > 1 and len(paths) > _MOST_LOOKED_AT and "://" in sibling.located.store.url:
+    store = sibling.located.store
+    if workers != 1 and len(paths) > 1 and is_remote(store):
         from concurrent.futures import ThreadPoolExecutor
 
-        with ThreadPoolExecutor(workers) as pool:
+        with ThreadPoolExecutor(min(len(paths), tasks(store, workers))) as pool:
             answers = list(pool.map(look, paths))
     else:
         answers = map(look, paths)

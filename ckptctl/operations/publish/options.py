@@ -14,7 +14,6 @@ from ckptctl.model.result.plain import PATH
 from ckptctl.operations.place import address
 from ckptctl.operations.publish.promote import Promoted
 from ckptctl.operations.verify.accepting import Accepting
-from ckptctl.operations.verify.options import Options as VerifyOptions
 from ckptctl.storage import WritableStore
 
 
@@ -29,7 +28,7 @@ class CommitOptions:
     identity: Mapping[str, Any] = field(default_factory=dict)
     algorithm: str = DEFAULT
     mapping: tuple[tuple[str, str], ...] = ()
-    workers: int = field(default_factory=lambda: VerifyOptions().workers)
+    workers: int | None = None
     dry_run: bool = False
     accepting: Accepting = field(default_factory=Accepting)
 

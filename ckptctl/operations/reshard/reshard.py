@@ -31,12 +31,12 @@ from ckptctl.operations.reshard.proof import Proof, prove
 from ckptctl.operations.reshard.source import Source, digest_source, open_source, rank_contents
 from ckptctl.operations.reshard.units import units_of
 from ckptctl.operations.verify.accepting import Accepting
-from ckptctl.operations.verify.options import Options
 from ckptctl.sharding.continuity import Aspect, continuity
 from ckptctl.sharding.mesh import DATA_AXES, REPLICA_AXES, Mesh
 from ckptctl.sharding.plan import Plan
 from ckptctl.sharding.rank_policy import Outcome
 from ckptctl.sharding.rank_state import families
+from ckptctl.storage.traffic import processors
 
 _METADATA_OF_ITEM = 200
 """Bytes of metadata to reckon with for each item."""
@@ -57,7 +57,7 @@ class ReshardOptions:
     framework: str = ""
     accepting: Accepting = field(default_factory=Accepting)
     # a worker that waits for a disk to sync leaves a processor to another
-    workers: int = field(default_factory=lambda: max(4, Options().workers))
+    workers: int = field(default_factory=lambda: max(4, processors()))
 
     def with_workers(self, workers: int) -> ReshardOptions:
         """Return the same options with another number of threads."""

@@ -23,6 +23,7 @@ from ckptctl.operations.reshard.write import HashedUpload, copy_beside, nobody, 
 from ckptctl.sharding.plan import Plan
 from ckptctl.sharding.record import CONVERTED, RESHARD, ReshardRecord, temporary
 from ckptctl.storage import Store, WritableStore
+from ckptctl.storage.traffic import writers
 
 
 @dataclass(slots=True)
@@ -135,7 +136,7 @@ def write_files(
     units: Iterable[Unit],
     source: Store,
     *,
-    workers: int,
+    workers: int | None,
     progress: Progress,
     executor: Executor | None = None,
 ) -> None:
@@ -150,7 +151,7 @@ def write_files(
 
     waiting = sorted(units, key=lambda unit: -unit.size)
     shared.start(target.url, sum(unit.size for unit in waiting))
-    pool = executor or ThreadPoolExecutor(workers)
+    pool = executor or ThreadPoolExecutor(writers(workers))
     opened = OpenFiles(source, waiting[0].base) if waiting else None
     work = partial(write_unit, source=source, target=target.store, tick=tick, opened=opened)
     futures: list[Future[tuple[FileRecord, ...]]] = []

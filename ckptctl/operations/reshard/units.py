@@ -74,9 +74,10 @@ def _part_of(
         fqn: _entry_part(checkpoint.entries[fqn], [checkpoint.items.origins[i] for i in indices])
         for fqn, indices in boxes.items()
     }
+    paths = {checkpoint.items.paths[index] for index in numbers}
     part = Checkpoint(
         checkpoint.format,
-        {},
+        {path: file for path, file in checkpoint.files.items() if path in paths},
         checkpoint.sources,
         entries,
         checkpoint.items.pick(list(numbers)),

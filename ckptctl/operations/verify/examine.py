@@ -23,6 +23,7 @@ from ckptctl.operations.verify.tally import Tally, unread
 from ckptctl.operations.verify.units import Unit
 from ckptctl.operations.verify.values import UnitValues, unconfirmed
 from ckptctl.storage import Reader
+from ckptctl.storage.traffic import BLOCK, Budget, is_remote, tasks
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -60,6 +61,7 @@ class Examiner:
         """Take a checkpoint; ``plan`` says what to collect on the way."""
         self._located, self._context, self._options = located, context, options
         self._plan, self._progress, self._lock = plan, Shared(progress), Lock()
+        self._budget = Budget()
         self._checks = [check for check in ITEM_CHECKS if options.asks(check.id)]
 
     def run(
@@ -73,7 +75,7 @@ class Examiner:
                 return
             from concurrent.futures import ThreadPoolExecutor, as_completed
 
-            pool = executor or ThreadPoolExecutor(self._options.workers)
+            pool = executor or ThreadPoolExecutor(self._workers(len(units)))
             futures: list[Future[Done]] = []
             try:
                 # the longest first, so that no single one is left to the end
@@ -91,12 +93,17 @@ class Examiner:
 
     def _alone(self, units: list[Unit]) -> bool:
         """Tell whether threads would not help: also a little from a local disk is there at once."""
-        local = "://" not in self._located.store.url
-        little = local and sum(unit.bytes for unit in units) <= _LITTLE
+        little = not is_remote(self._located.store) and sum(unit.bytes for unit in units) <= _LITTLE
         return little or self._options.workers == 1 or len(units) < 2
 
+    def _workers(self, units: int) -> int:
+        return max(1, min(units, tasks(self._located.store, self._options.workers)))
+
     def _do(self, unit: Unit) -> Done:
-        return self._look(unit) if unit.items else self._hash(unit)
+        # many small files at once, and only so many large ones as there is memory for their blocks
+        size = max(unit.size, sum(item.length for item in unit.items))
+        with self._budget.holding(2 * min(size, BLOCK)):
+            return self._look(unit) if unit.items else self._hash(unit)
 
     def _look(self, unit: Unit) -> Done:
         """Look at the items of a unit, and hash its file on the way where that was asked for."""
@@ -172,7 +179,7 @@ class Examiner:
     ) -> Iterator[ItemSeen]:
         """Look at some items of a unit; where a digest is promised, no CRC need be computed."""
         chosen, boxes = list(items), self._context.boxes
-        with self._located.open(chosen[0].path) as reader:
+        with self._open(chosen[0].path) as reader:
             if unit.expected:
                 _require_size(reader, unit)
             yield from scan_items(
@@ -238,6 +245,10 @@ class Examiner:
             collected = collector.done()
         return Done(unit, Report.of(coverage=[row]), digest, faults, collected=collected)
 
+    def _open(self, path: str) -> Reader:
+        file = self._context.checkpoint.files.get(path)
+        return self._located.open(path, file.size if file is not None else None)
+
     def _compare(self, unit: Unit, digest: str) -> tuple[Fault, ...]:
         """Accuse a file whose digest is not the expected one, after a second read."""
         if not unit.expected or digest == unit.expected:
@@ -250,7 +261,7 @@ class Examiner:
                 catcher.feed(block)
             self._progress.advance(len(block))
 
-        with self._located.open(unit.path) as reader:
+        with self._open(unit.path) as reader:
             _require_size(reader, unit)
             return digest_of(reader, unit.size, unit.algorithm, block=block_of(reader), each=each)
 

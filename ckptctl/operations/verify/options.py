@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from ckptctl.completeness.audit import Wanted
 from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.model.finding import Gap, GapKind, Severity
@@ -19,13 +17,14 @@ class Options:
     ``require_manifest`` a checkpoint that was never committed is a finding. ``sizes_only`` trusts
     the sizes of files larger than a megabyte where a manifest states them, and looks no further.
     With ``values`` the numbers in tensors are looked at as their bytes stream by. ``wanted`` says
-    which components must be there, ``accepting`` what is accepted in spite of a check.
+    which components must be there, ``accepting`` what is accepted in spite of a check. ``workers``
+    are as many as suit the store, unless told otherwise.
     """
 
     quick: bool = False
     sample: float | None = None
     part: tuple[int, int] | None = None
-    workers: int = field(default_factory=lambda: min(8, os.cpu_count() or 1))
+    workers: int | None = None
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
     fail_on: Severity = Severity.ERROR
