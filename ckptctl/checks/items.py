@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from ckptctl.checks.base import Check, Context, Hit, Override, from_item_faults, never
-from ckptctl.model.checkpoint import FaultKind, TensorEntry
+from ckptctl.model.checkpoint import FaultKind, Item, TensorEntry
 from ckptctl.model.damage import describe_loss, describe_part
 from ckptctl.model.dtypes import item_size
 from ckptctl.model.finding import Severity, Stage, Touched
 from ckptctl.model.geometry import Box
-from ckptctl.model.observation import ItemSeen, Payload, is_cast
+from ckptctl.model.observation import ItemSeen, Payload, family, is_cast
 
 _ELSEWHERE = (
     "restore the file from another copy and run `ckptctl verify {checkpoint}` again, or choose "
@@ -70,29 +70,52 @@ def _oversized(context: Context, seen: ItemSeen) -> Iterator[Hit]:
 
 
 def _encoding(context: Context, _: None) -> Iterator[Hit]:
-    """One planner writes all alike, or JSON where it can: other text lies over what was saved."""
+    """Find objects that are text: a planner may write so, and writes what is alike in one form."""
     objects = context.objects
-    mixed = bool(objects.saved)
-    texts = (objects.loose if mixed else ()) or objects.texts
-    if not texts:
+    over: dict[str, list[Item]] = {}
+    rest: list[Item] = []
+    for item in objects.texts:
+        other = objects.elsewhere.get(item.fqn, "")
+        if family(item.fqn) in objects.families:
+            over.setdefault("and the same under other numbers is one", []).append(item)
+        elif other:
+            over.setdefault(f"and in {other} it is one", []).append(item)
+        else:
+            rest.append(item)
+    for why, items in over.items():
+        yield Hit(
+            f"{_text(items)}, {why}: text was written over what was saved",
+            context.where(_first(items)),
+            describe_loss(context.checkpoint, context.boxes, items),
+            Severity.ERROR,
+            _ELSEWHERE,
+            Touched.of(item.fqn for item in items),
+        )
+    if not rest:
         return
-    first = min(texts, key=lambda item: (item.path, item.offset))
-    more = len(texts) - 1
-    whose = f"{first.fqn} and {more} more objects are" if more else f"{first.fqn} is"
-    message = f"{whose} text, which no torch.save item is"
-    touched = Touched.of(item.fqn for item in texts)
-    if not mixed:
-        yield Hit(message, context.where(first), touched=touched)
+    touched = Touched.of(item.fqn for item in rest)
+    if not objects.saved:
+        yield Hit(_text(rest), context.where(_first(rest)), touched=touched)
         return
     yield Hit(
-        f"{message}, and {objects.saved} objects are such: text may have been written over what "
-        "was saved",
-        context.where(first),
-        describe_loss(context.checkpoint, context.boxes, texts),
-        Severity.ERROR if objects.loose else Severity.WARNING,
-        _ELSEWHERE,
-        touched,
+        f"{_text(rest)}, and {objects.saved} objects are such: a planner of one's own may write so, and "
+        "text may have been written over what was saved; it was not examined",
+        context.where(_first(rest)),
+        describe_loss(context.checkpoint, context.boxes, rest),
+        Severity.WARNING,
+        touched=touched,
     )
+
+
+def _first(items: Iterable[Item]) -> Item:
+    return min(items, key=lambda item: (item.path, item.offset))
+
+
+def _text(items: Sequence[Item]) -> str:
+    more = len(items) - 1
+    name = _first(items).fqn
+    whose = f"{name} and {more} more objects are" if more else f"{name} is"
+    return f"{whose} text, which no torch.save item is"
 
 
 def _casts(context: Context, _: None) -> Iterator[Hit]:
@@ -112,7 +135,7 @@ OBJECT_CHECKS: tuple[Check[None], ...] = (
         Stage.ITEMS,
         Severity.NOTE,
         "Objects that are text, which a planner of one's own may write. Beside torch.save items: a "
-        "warning, and an error for what is not even JSON.",
+        "warning, and an error where others of its kind, or those of other checkpoints, are such items.",
         "`ckptctl commit {checkpoint}` gives them digests, once whoever wrote them has read them back",
         _encoding,
         override=Override("only who wrote the text knows whether it is what was saved"),

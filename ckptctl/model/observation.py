@@ -10,6 +10,9 @@ from ckptctl.model.checkpoint import Fault, Item, TensorEntry
 from ckptctl.model.dtypes import CAST
 from ckptctl.model.finding import Gap
 from ckptctl.model.geometry import Shape
+from ckptctl.pattern import pattern
+
+_NUMBERS = pattern(r"\d+")
 
 
 class Against(str, enum.Enum):
@@ -146,13 +149,17 @@ class ItemSeen:
 class Objects:
     """In which form objects were met: how many as ``torch.save`` writes them, and which as text.
 
-    ``loose`` are those of ``texts`` that are no JSON. ``casts`` are tensors of another float dtype than
-    the metadata says: the first of each two dtypes, held and said, and how many there are.
+    ``loose`` are those of ``texts`` that are no JSON. ``families`` are the keys of those that are
+    saved, numbers aside, and ``elsewhere`` names checkpoints in which what is loose here is saved.
+    ``casts`` are tensors of another float dtype than the metadata says: the first of each two
+    dtypes, held and said, and how many there are.
     """
 
     saved: int = 0
     texts: tuple[Item, ...] = ()
     loose: tuple[Item, ...] = ()
+    families: frozenset[str] = frozenset()
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
     casts: Mapping[tuple[str, str], tuple[Item, int]] = field(default_factory=dict)
 
     def __add__(self, other: Objects) -> Objects:
@@ -162,8 +169,17 @@ class Objects:
             first, more = casts.get(dtypes, (item, 0))
             casts[dtypes] = (first, more + count)
         return Objects(
-            self.saved + other.saved, self.texts + other.texts, self.loose + other.loose, casts
+            self.saved + other.saved,
+            self.texts + other.texts,
+            self.loose + other.loose,
+            self.families | other.families,
+            casts=casts,
         )
+
+
+def family(fqn: str) -> str:
+    """Return a key, numbers aside: that of the same thing on another rank, or in another layer."""
+    return _NUMBERS.sub("#", fqn)
 
 
 def is_cast(entry: TensorEntry, payload: Payload) -> bool:

@@ -24,6 +24,7 @@ from cases.frame import (
 )
 from cases.frame import promoted as names
 from cases.sealing import AMENDMENT, OLMO, PLACE, alters, grows, rewrites
+from ckptctl.formats.dcp import metadata
 from ckptctl.model.acceptance import Acceptance, AcceptedFinding
 from ckptctl.model.amendment import Amendment
 from ckptctl.model.manifest import MANIFEST, Manifest, decode
@@ -103,6 +104,22 @@ def origin_says(name: str, how: str, check: str) -> Build:
     return look
 
 
+def writes_text(fqn: str) -> Build:
+    """Write text where an object was saved, as a planner of one's own may do."""
+
+    def build(root: Path) -> None:
+        place = root / PLACE
+        parsed = metadata.parse((place / ".metadata").read_bytes(), ".metadata")
+        item = next(one for one in parsed.items if one.fqn == fqn)
+        data = bytearray((place / item.path).read_bytes())
+        data[item.offset : item.end] = (b"epoch 3 " * item.length)[: item.length]
+        (place / item.path).write_bytes(data)
+
+    return build
+
+
+ALONE = "no_dist/step-12"
+TEXT = each(saved(12, source=ALONE), writes_text("train_state.epoch"))
 FINDINGS = "result.checkpoints.0.report.findings"
 
 CASES: list[Case] = [
@@ -672,5 +689,50 @@ CASES: list[Case] = [
         ("commit", "{root}/out", "--step", "12"),
         facts={"accepted": [], "lost": []},
         then=origin_says("out", "converted_from", BYTES),
+    ),
+    # ------------------------------------------------------------------ an encoding of one's own
+    Case(
+        "text beside saved objects is said and no failure",
+        TEXT,
+        ("verify", "{root}/step-12"),
+        says=("warning unknown-encoding", "it was not examined", "UNVERIFIED"),
+        facts={"verdict": "unverified"},
+    ),
+    Case("a commit seals it", TEXT, COMMIT, made=(f"{PLACE}/{MANIFEST}",)),
+    Case(
+        "by key",
+        TEXT,
+        (*COMMIT, "--accept", "unknown-encoding:train_state.*", *WHY),
+        facts={"accepted": only("unknown-encoding"), "accepted.0.findings.0.severity": "warning"},
+    ),
+    Case(
+        "once accepted, it is none for those who fail on warnings",
+        each(TEXT, ran(*COMMIT, "--accept", "unknown-encoding", *WHY)),
+        (*VERIFY, "--fail-on", "warning", "--quick"),
+        facts={"verdict": "ok"},
+    ),
+    Case(
+        "a later save in another form does not take back what was sealed",
+        each(
+            TEXT,
+            ran(*COMMIT, "--accept", "unknown-encoding", *WHY),
+            saved(16, source=ALONE),
+        ),
+        (*VERIFY, "--quick"),
+        facts={"verdict": "ok"},
+    ),
+    Case(
+        "where other checkpoints have it saved it is damage before it is sealed",
+        each(TEXT, saved(16, source=ALONE)),
+        COMMIT,
+        10,
+        untouched=True,
+        says=("text was written over what was saved", "with a --reason"),
+    ),
+    Case(
+        "and a person may know better",
+        each(TEXT, saved(16, source=ALONE)),
+        (*COMMIT, "--accept", "unknown-encoding", *WHY),
+        facts={"accepted.0.findings.0.severity": "error"},
     ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ckptctl.model.finding import Severity, Stage
 from ckptctl.model.observation import ItemSeen
 from ckptctl.operations.verify.verify import Verdict
 from ckptctl.storage import open_store
+from conftest import FIXTURES
 from support import cli
 from support.damage import accused, run
 from support.stores import torch_zip
@@ -99,19 +101,64 @@ def test_text_over_one_object_of_many_is_a_warning(copy: Callable[..., Path]) ->
     assert result.verdict is Verdict.UNVERIFIED
 
 
-@pytest.mark.parametrize("text", [b"x", b"{", b"[1, ", b"ERROR 500 "])
-def test_other_text_beside_saved_objects_is_an_error(
+@pytest.mark.parametrize("text", [b"step: 12", b"[1, ", b"ERROR 500 "])
+def test_other_text_beside_saved_objects_is_a_warning_and_not_examined(
     copy: Callable[..., Path], text: bytes
 ) -> None:
     root = copy(SAVED)
+    written_over(root, "train_state.epoch", text=lambda n: (text * n)[:n])
+    result = run(root)
+    (finding,) = (f for f in result.report.findings if f.check == "unknown-encoding")
+    assert (finding.severity, finding.where.fqn) == (Severity.WARNING, "train_state.epoch")
+    assert "not examined" in finding.message
+    gaps = [gap for row in result.report.coverage for gap in row.gaps]
+    assert any("unknown encoding" in gap.reason for gap in gaps)
+    assert result.verdict is Verdict.UNVERIFIED
+    assert cli.run("verify", root, "--fail-on", "warning").code == 10
+
+
+@pytest.mark.parametrize("text", [b"x", b"ERROR 500 "])
+def test_text_over_what_is_saved_on_other_ranks_is_an_error(
+    copy: Callable[..., Path], text: bytes
+) -> None:
+    root = copy("fsdp2/step-12")
     written_over(root, "train_state.epoch")
     written_over(root, "rng.rank_0.numpy", text=lambda n: (text * n)[:n])
     result = run(root)
-    (finding,) = (f for f in result.report.findings if f.check == "unknown-encoding")
-    assert (finding.severity, finding.where.fqn) == (Severity.ERROR, "rng.rank_0.numpy")
-    assert result.verdict is Verdict.FINDINGS
+    found = [f for f in result.report.findings if f.check == "unknown-encoding"]
+    assert [(f.severity, f.where.fqn) for f in found] == [
+        (Severity.ERROR, "rng.rank_0.numpy"),
+        (Severity.WARNING, "train_state.epoch"),
+    ]
+    assert "rng.rank_0.numpy" in found[0].loss
     assert cli.run("commit", root).code == 10
     assert cli.run("resolve", root.parent, "--allow-uncommitted").code == 10
+
+
+def test_text_over_what_is_saved_in_other_checkpoints_is_an_error(tmp_path: Path) -> None:
+    def found() -> dict[str, str]:
+        (checkpoint,) = cli.run("verify", tmp_path / "step-12", "--json").json()["checkpoints"]
+        (one,) = (f for f in checkpoint["report"]["findings"] if f["check"] == "unknown-encoding")
+        return {"severity": one["severity"], "message": one["message"]}
+
+    for step in (8, 12, 16):
+        shutil.copytree(FIXTURES / SAVED, tmp_path / f"step-{step}")
+    written_over(tmp_path / "step-12", "train_state.epoch", text=lambda n: b"y" * n)
+    assert found()["severity"] == "error"
+    assert "and in step-16 it is one" in found()["message"]
+    # where another one has text there too, a planner writes it
+    written_over(tmp_path / "step-16", "train_state.epoch", text=lambda n: b"z" * n)
+    assert found()["severity"] == "warning"
+
+
+def test_flipped_first_bytes_of_an_object_are_damage(copy: Callable[..., Path]) -> None:
+    root = copy(SAVED)
+    parsed = dcp_metadata.parse((root / ".metadata").read_bytes(), ".metadata")
+    item = next(one for one in parsed.items if one.fqn == "train_state.epoch")
+    with (root / item.path).open("r+b") as file:
+        file.seek(item.offset)
+        file.write(b"step")
+    assert accused(run(root)) == {"item-structure"}
 
 
 def test_objects_that_are_all_text_are_no_damage_and_not_proven(copy: Callable[..., Path]) -> None:

@@ -61,7 +61,7 @@ def history(store: Store, *, places: Sequence[Place] | None = None) -> History:
                 events.append(
                     Event(manifest.time, "committed", place.path, manifest.step, manifest.actor)
                 )
-                events.extend(_acceptances(place, manifest.step, manifest.accepted))
+                events.extend(_acceptances(place, manifest.step, manifest.accepted, manifest.time))
                 accepted.update(manifest.accepted)
         if AMENDMENTS in names:
             events.extend(_amendments(store, place, accepted))
@@ -89,10 +89,13 @@ def _trashings(store: Store) -> Iterator[Event]:
         yield Event(found.time, what, found.path, found.step, found.actor, found.reason)
 
 
-def _acceptances(place: Place, step: int | None, found: Iterable[Acceptance]) -> Iterator[Event]:
+def _acceptances(
+    place: Place, step: int | None, found: Iterable[Acceptance], time: str
+) -> Iterator[Event]:
+    """Yield what was accepted; it counts from the ``time`` of the record that says so."""
     for one in found:
         what = f"accepted {one.check}" + (f":{one.pattern}" if one.pattern else "")
-        yield Event(one.time, what, place.path, step, one.actor, one.reason)
+        yield Event(time, what, place.path, step, one.actor, one.reason)
 
 
 def _amendments(store: Store, place: Place, accepted: set[Acceptance]) -> Iterator[Event]:
@@ -105,7 +108,7 @@ def _amendments(store: Store, place: Place, accepted: set[Acceptance]) -> Iterat
             found.time, "amended", place.path, found.step, found.actor, found.reason, found.revision
         )
         new = [one for one in found.accepted if one not in accepted]
-        yield from _acceptances(place, found.step, new)
+        yield from _acceptances(place, found.step, new, found.time)
         accepted.update(new)
 
 

@@ -14,7 +14,7 @@ from ckptctl.formats.items.scan import block_of, scan_items
 from ckptctl.hashing import Hasher, digest_of
 from ckptctl.model.checkpoint import Fault, FaultKind, Item, TensorEntry, rank_of
 from ckptctl.model.finding import Coverage, Finding, Gap, GapKind, Location, Report, Severity, Stage
-from ckptctl.model.observation import Against, ItemSeen, Objects, ValuesSeen, is_cast
+from ckptctl.model.observation import Against, ItemSeen, Objects, ValuesSeen, family, is_cast
 from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress, Shared
 from ckptctl.operations.provenance.collect import Catcher, Collected, Plan
@@ -113,7 +113,7 @@ class Examiner:
         hasher = Hasher(unit.algorithm) if unit.algorithm else None
         collector = self._plan.collector(unit.path) if self._plan is not None else None
         keep = collector.wants if collector is not None else None
-        saved, texts, loose = 0, list[Item](), list[Item]()
+        count, saved, texts, loose = 0, set[str](), list[Item](), list[Item]()
         casts = Objects()
 
         def sink(block: bytes | memoryview) -> None:
@@ -136,7 +136,8 @@ class Examiner:
                     if not seen.is_json:
                         loose.append(seen.item)
                 elif self._is_saved_object(seen):
-                    saved += 1
+                    count += 1
+                    saved.add(family(seen.item.fqn))
                 elif (cast := self._cast(seen)) is not None:
                     casts += cast
                 values.add(seen, bad=_accuses(found))
@@ -160,7 +161,9 @@ class Examiner:
             faults,
             collected=collected,
             against=tally.against,
-            objects=Objects(saved, tuple(texts), tuple(loose), casts.casts),
+            objects=Objects(
+                count, tuple(texts), tuple(loose), frozenset(saved), casts=casts.casts
+            ),
         )
 
     def _cast(self, seen: ItemSeen) -> Objects | None:

@@ -25,6 +25,7 @@ from ckptctl.model.observation import Against, Objects
 from ckptctl.operations.provenance.collect import Collection, Plan
 from ckptctl.operations.provenance.evidence import coverage_of as identity_coverage
 from ckptctl.operations.provenance.evidence import gather
+from ckptctl.operations.provenance.forms import saved_elsewhere
 from ckptctl.operations.verify.audit import audit_of
 from ckptctl.operations.verify.audit import coverage_of as audit_coverage
 from ckptctl.operations.verify.beside import Companions, weigh_digests
@@ -117,6 +118,10 @@ class Content:
         reports += _second_look(work, context, examiner, faults)
         damaged = {f.where.file for one in reports for f in one.findings if f.where.file}
         faults = weigh_digests(context, faults, damaged)
+        open_question = objects.saved and objects.loose and context.seal.manifest is None
+        if open_question and work.options.asks("unknown-encoding"):
+            found = saved_elsewhere(work.located, objects.loose)
+            objects = replace(objects, elsewhere=found)
         context = replace(context, content_faults=tuple(faults), objects=objects)
         report = Report.all(reports)
         work = work.found(
