@@ -161,9 +161,7 @@ class Examiner:
             faults,
             collected=collected,
             against=tally.against,
-            objects=Objects(
-                count, tuple(texts), tuple(loose), frozenset(saved), casts=casts.casts
-            ),
+            objects=Objects(count, tuple(texts), tuple(loose), frozenset(saved), casts=casts.casts),
         )
 
     def _cast(self, seen: ItemSeen) -> Objects | None:
