@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import TypeAlias
 
 from ckptctl.dataclass import dataclass, field
@@ -346,20 +347,39 @@ class BoxIndex:
         """Index tensors on first use."""
         self._entries = checkpoint.entries
         self._numbers: dict[str, dict[Shape, int]] = {}
+        self._forms: dict[str, list[int]] = {}
+        self._known: dict[tuple[str, Shape], int] = {}
+        self._next = count()
 
     def number(self, fqn: str, origin: Shape) -> int | None:
         """Return which box of the tensor begins at ``origin``, or None."""
-        entry = self._entries.get(fqn)
-        if not isinstance(entry, TensorEntry):
-            return None
         numbers = self._numbers.get(fqn)
         if numbers is None:
-            flat, ndim = entry.boxes.offsets, entry.boxes.ndim
-            numbers = {
-                tuple(flat[i * ndim : (i + 1) * ndim]): i for i in reversed(range(len(entry.boxes)))
-            }
+            entry = self._entries.get(fqn)
+            if not isinstance(entry, TensorEntry):
+                return None
+            origins = list(entry.boxes.origins())
+            numbers = dict(zip(reversed(origins), reversed(range(len(origins))), strict=True))
             self._numbers[fqn] = numbers
         return numbers.get(origin)
+
+    def form(self, fqn: str, origin: Shape | None) -> int | None:
+        """Return a number that two items have in common where dtype and sizes of their boxes are equal.
+
+        None for an object or for an origin nobody declared.
+        """
+        number = None if origin is None else self.number(fqn, origin)
+        if number is None:
+            return None
+        forms = self._forms.get(fqn)
+        if forms is None:
+            entry = self._entries[fqn]
+            boxes = entry.boxes if isinstance(entry, TensorEntry) else Boxes(0)
+            dtype = entry.dtype if isinstance(entry, TensorEntry) else ""
+            # of threads that meet here one wins, and no number is given twice
+            forms = [self._known.setdefault((dtype, s), next(self._next)) for s in boxes.extents()]
+            self._forms[fqn] = forms
+        return forms[number]
 
     def box(self, item: Item) -> Box | None:
         """Return the box of an item; None for an object or for an origin nobody declared."""

@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from heapq import heappop, heappush
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import TypeAlias
 
 from ckptctl.dataclass import dataclass, field
@@ -87,7 +87,21 @@ class Boxes:
 
     def __iter__(self) -> Iterator[Box]:
         """Yield the boxes in their stored order."""
-        return map(self.__getitem__, range(self.count))
+        return map(Box, self.origins(), self.extents())
+
+    def origins(self) -> Iterator[Shape]:
+        """Yield where each box begins."""
+        return self._grouped(self.offsets)
+
+    def extents(self) -> Iterator[Shape]:
+        """Yield how far each box reaches."""
+        return self._grouped(self.sizes)
+
+    def _grouped(self, flat: array[int]) -> Iterator[Shape]:
+        """Cut a column into one tuple for each box."""
+        if not self.ndim:
+            return repeat((), self.count)
+        return zip(*[iter(flat)] * self.ndim, strict=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,8 @@ class Objects:
         """Add what was met elsewhere."""
         casts = dict(self.casts)
         for dtypes, (item, count) in other.casts.items():
-            first, more = casts.get(dtypes, (item, 0))
+            known, more = casts.get(dtypes, (item, 0))
+            first = min(known, item, key=lambda one: (one.path, one.offset))
             casts[dtypes] = (first, more + count)
         return Objects(
             self.saved + other.saved,

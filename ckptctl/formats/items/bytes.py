@@ -62,8 +62,8 @@ class Sparse:
         self._reader, self._base = reader, item.offset
         self.bytes_read = 0
         self._tail_start = max(0, item.length - _QUICK_END)
-        self._tail = self._fetch(self._tail_start, item.length)
-        self._head = self._fetch(0, min(_QUICK_END, self._tail_start))
+        self.tail = self._fetch(self._tail_start, item.length)
+        self.head = self._fetch(0, min(_QUICK_END, self._tail_start))
 
     def _fetch(self, start: int, stop: int) -> bytes:
         self.bytes_read += stop - start
@@ -71,9 +71,9 @@ class Sparse:
 
     def get(self, start: int, stop: int) -> bytes:
         if start >= self._tail_start:
-            return self._tail[start - self._tail_start : stop - self._tail_start]
-        if stop <= len(self._head):
-            return self._head[start:stop]
+            return self.tail[start - self._tail_start : stop - self._tail_start]
+        if stop <= len(self.head):
+            return self.head[start:stop]
         return self._fetch(start, stop)
 
     def pieces(self, start: int, stop: int) -> Iterator[bytes]:

@@ -27,6 +27,7 @@ from ckptctl.formats.items.bytes import (
     Whole,
 )
 from ckptctl.formats.items.raw import see_raw
+from ckptctl.formats.items.templates import Lane
 from ckptctl.formats.items.values import Scanner, scanner_of, values_of
 from ckptctl.formats.pickles.tensors import parse_tensor
 from ckptctl.formats.pickles.values import named_in
@@ -114,6 +115,7 @@ def scan_items(
     checksums: bool = True,
     keep: Callable[[Item], bool] | None = None,
     probe: bool = False,
+    lane: Lane | None = None,
 ) -> Iterator[ItemSeen]:
     """Look at items of one file that lie inside it, given in the order of their bytes.
 
@@ -123,7 +125,8 @@ def scan_items(
     ``values`` as well the numbers in tensors are looked at. Without ``checksums`` no CRC of larger
     records is computed: the sink knows a better way. ``keep`` chooses small items whose bytes, decoded
     where they are compressed, come with what was seen of them. A ``probe`` is made by whoever reads
-    the payload afterwards, and fetches no large one for the sake of its ends.
+    the payload afterwards, and fetches no large one for the sake of its ends. What passes the
+    ``lane`` is counted there and not yielded.
     """
     how = _How(content=content, values=values and content, checksums=checksums, keep=keep)
     buffer: memoryview | None = None
@@ -149,15 +152,20 @@ def scan_items(
     for run in runs(items, limits, keeps=how.keeps):
         first = run[0]
         if len(run) > 1 or first.length <= limits[0] or how.keeps(first):
-            data = memoryview(reader.read(first.offset, run[-1].end))
+            data = reader.read(first.offset, run[-1].end)
             if sink is not None:
-                sink(data)
+                sink(memoryview(data))
             for item in run:
                 low = item.offset - first.offset
-                view = data[low : low + item.length]
-                seen = _see(Whole(view), item, is_tensor, expected_bytes, how)
+                if lane is not None and lane.passes(item, data, low):
+                    continue
+                view = memoryview(data)[low : low + item.length]
+                whole = Whole(view)
+                seen = _see(whole, item, is_tensor, expected_bytes, how)
                 if how.keeps(item) and not item.transforms:
                     seen = replace(seen, body=bytes(view))
+                if lane is not None:
+                    lane.offer(seen, whole)
                 yield seen
         elif content:
             buffer = memoryview(bytearray(block)) if buffer is None else buffer
@@ -165,10 +173,19 @@ def scan_items(
             seen = _see(stream, first, is_tensor, expected_bytes, how)
             stream.finish()
             yield replace(seen, bytes_read=stream.bytes_read)
+        elif distant:
+            far = Distant(reader, first, block)
+            seen = _see(far, first, is_tensor, expected_bytes, how)
+            yield replace(seen, bytes_read=far.bytes_read)
         else:
-            sparse = Distant(reader, first, block) if distant else Sparse(reader, first)
+            sparse = Sparse(reader, first)
+            if lane is not None and lane.passes_ends(first, sparse.head, sparse.tail):
+                continue
             seen = _see(sparse, first, is_tensor, expected_bytes, how)
-            yield replace(seen, bytes_read=sparse.bytes_read)
+            seen = replace(seen, bytes_read=sparse.bytes_read)
+            if lane is not None:
+                lane.offer(seen, sparse)
+            yield seen
 
 
 def _see(

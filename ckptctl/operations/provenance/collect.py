@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ckptctl.checks import Context
 from ckptctl.dataclass import dataclass, field, replace
@@ -153,6 +153,15 @@ class Collector:
     def wants(self, item: Item) -> bool:
         """Tell whether the whole of an item is to be kept."""
         return item.offset in self._kept
+
+    @property
+    def offsets(self) -> frozenset[int]:
+        """Where the items begin of which something is to be picked up."""
+        return frozenset(self._kept) | frozenset(self._spots)
+
+    def add_makers(self, torch_versions: Iterable[str]) -> None:
+        """Take which releases of torch wrote items that were passed because they are like others."""
+        self._makers.update(torch_versions)
 
     def add(self, seen: ItemSeen) -> None:
         """Take what an item that was looked at says."""

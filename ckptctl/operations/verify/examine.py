@@ -11,13 +11,14 @@ from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import StorageError
 from ckptctl.formats.companions import LEGACY
 from ckptctl.formats.items.scan import block_of, scan_items
+from ckptctl.formats.items.templates import Lane, Templates
 from ckptctl.hashing import Hasher, digest_of
 from ckptctl.model.checkpoint import Fault, FaultKind, Item, TensorEntry, rank_of
 from ckptctl.model.finding import Coverage, Finding, Gap, GapKind, Location, Report, Severity, Stage
 from ckptctl.model.observation import Against, ItemSeen, Objects, ValuesSeen, family, is_cast
 from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress, Shared
-from ckptctl.operations.provenance.collect import Catcher, Collected, Plan
+from ckptctl.operations.provenance.collect import Catcher, Collected, Collector, Plan
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.tally import Tally, unread
 from ckptctl.operations.verify.units import Unit
@@ -62,6 +63,7 @@ class Examiner:
         self._located, self._context, self._options = located, context, options
         self._plan, self._progress, self._lock = plan, Shared(progress), Lock()
         self._budget = Budget()
+        self._templates = Templates(context.boxes)
         self._checks = [check for check in ITEM_CHECKS if options.asks(check.id)]
 
     def run(
@@ -113,6 +115,8 @@ class Examiner:
         hasher = Hasher(unit.algorithm) if unit.algorithm else None
         collector = self._plan.collector(unit.path) if self._plan is not None else None
         keep = collector.wants if collector is not None else None
+        lane = self._lane(unit, collector)
+        digest, faults, problem = "", tuple[Fault, ...](), ""
         count, saved, texts, loose = 0, set[str](), list[Item](), list[Item]()
         casts = Objects()
 
@@ -122,7 +126,7 @@ class Examiner:
             self._progress.advance(len(block))
 
         try:
-            for seen in self._scan(unit.items, unit, sink, keep):
+            for seen in self._scan(unit.items, unit, sink, keep, lane):
                 if seen.faults and not self._understood(seen):
                     tally.add(seen, interpreted=False)
                     continue
@@ -138,11 +142,14 @@ class Examiner:
                 elif self._is_saved_object(seen):
                     count += 1
                     saved.add(family(seen.item.fqn))
-                elif (cast := self._cast(seen)) is not None:
-                    casts += cast
+                cast = self._cast(seen)
+                if cast is not None:
+                    casts += Objects(casts={cast: (seen.item, 1)})
                 values.add(seen, bad=_accuses(found))
                 if collector is not None:
                     collector.add(seen)
+                if lane is not None and not found:
+                    lane.learn(seen, cast)
             digest = hasher.text() if hasher is not None else ""
             faults = self._compare(unit, digest)
             if any(fault.kind is FaultKind.ALTERED_FILE for fault in faults):
@@ -150,10 +157,16 @@ class Examiner:
             with self._lock:
                 values.hand_over(faults)
         except StorageError as error:
-            report = Report.of(findings, tally.coverage(str(error)))
-            return Done(unit, report, problem=str(error))
+            problem = str(error) or "no reason was given"
+        if lane is not None:
+            tally.add_alike(lane)
+            casts += Objects(casts=lane.casts)
+        report = Report.of(findings, tally.coverage(problem))
+        if problem:
+            return Done(unit, report, problem=problem)
+        if lane is not None and collector is not None:
+            collector.add_makers(lane.torch_versions)
         collected = collector.done() if collector is not None else None
-        report = Report.of(findings, tally.coverage(""))
         return Done(
             unit,
             report,
@@ -164,12 +177,20 @@ class Examiner:
             objects=Objects(count, tuple(texts), tuple(loose), frozenset(saved), casts=casts.casts),
         )
 
-    def _cast(self, seen: ItemSeen) -> Objects | None:
-        """Note a tensor that was cast when it was saved."""
+    def _cast(self, seen: ItemSeen) -> tuple[str, str] | None:
+        """Return the dtypes, held and said, of a tensor that was cast when it was saved."""
         entry, payload = self._context.checkpoint.entries.get(seen.item.fqn), seen.payload
         if payload is None or not isinstance(entry, TensorEntry) or not is_cast(entry, payload):
             return None
-        return Objects(casts={(payload.dtype, entry.dtype): (seen.item, 1)})
+        return payload.dtype, entry.dtype
+
+    def _lane(self, unit: Unit, collector: Collector | None) -> Lane | None:
+        """Return what passes items that are like others, unless the numbers in all are to be seen."""
+        if self._options.values:
+            return None
+        spared = collector.offsets if collector is not None else frozenset()
+        content = unit.content and not unit.expected
+        return Lane(self._templates, content=content, spared=spared)
 
     def _scan(
         self,
@@ -177,6 +198,7 @@ class Examiner:
         unit: Unit,
         sink: Callable[[bytes | memoryview], object] | None = None,
         keep: Callable[[Item], bool] | None = None,
+        lane: Lane | None = None,
     ) -> Iterator[ItemSeen]:
         """Look at some items of a unit; where a digest is promised, no CRC need be computed."""
         chosen, boxes = list(items), self._context.boxes
@@ -193,6 +215,7 @@ class Examiner:
                 values=self._options.values,
                 checksums=not unit.expected,
                 keep=keep,
+                lane=lane,
             )
 
     def _understood(self, seen: ItemSeen) -> bool:

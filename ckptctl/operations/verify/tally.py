@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ckptctl.formats.items.templates import Lane
 from ckptctl.model.finding import Coverage, Gap, GapKind, Stage, united
 from ckptctl.model.observation import Against, ItemSeen
 from ckptctl.operations.verify.options import Options
@@ -46,6 +49,16 @@ class Tally:
                 self._checked += 1
             else:
                 self._content_gaps.append(self._options.left_out)
+
+    def add_alike(self, lane: Lane) -> None:
+        """Count the items that passed because they are like others."""
+        self._items += lane.items
+        self._records += lane.records
+        self._checked += lane.checked
+        self._bytes += lane.bytes
+        left = lane.records - lane.checked
+        if left:
+            self._content_gaps.append(replace(self._options.left_out, count=left))
 
     @property
     def against(self) -> Against:

@@ -107,25 +107,27 @@ def _companion_units(context: Context, options: Options) -> list[Unit]:
 
 
 def item_units(context: Context, options: Options) -> list[Unit]:
-    """Cut the items that lie inside their files into units of work; companions are one each."""
+    """Cut the items that lie inside their files into units of work; companions are one each.
+
+    Items of a file whose content is read make units of their own, in the order of their bytes: a
+    sample would otherwise be cut into as many pieces as it has items.
+    """
     units: list[Unit] = []
     chosen = _chooser(context, options)
     for path, size in context.present.items():
-        run: list[Item] = []
-        run_content = False
-        run_bytes = 0
+        runs: dict[bool, list[Item]] = {True: [], False: []}  # of which the content is read, or not
+        lengths = {True: 0, False: 0}
         for index in context.layouts[path].indices:
             item = context.checkpoint.items[index]
             if item.end > size:
                 continue
             content = chosen(index)
-            if run and (content != run_content or run_bytes >= _UNIT):
-                units.append(Unit(path, tuple(run), run_content))
-                run, run_bytes = [], 0
-            run.append(item)
-            run_content, run_bytes = content, run_bytes + item.length
-        if run:
-            units.append(Unit(path, tuple(run), run_content))
+            if lengths[content] >= _UNIT:
+                units.append(Unit(path, tuple(runs[content]), content))
+                runs[content], lengths[content] = [], 0
+            runs[content].append(item)
+            lengths[content] += item.length
+        units += [Unit(path, tuple(run), content) for content, run in runs.items() if run]
     return units + _companion_units(context, options)
 
 

@@ -1,0 +1,290 @@
+"""Passing the many items that are like one which was looked at with care, at the price of comparing bytes.
+
+Items of one dtype and shape that one torch wrote differ in their payload alone, and in what follows
+from it: its CRC-32, written behind it and in the zip directory, the second half of their
+serialization id, and that one's CRC. All other bytes must be those of an item that was looked at and
+passed; of what may differ, both copies of both CRCs must fit the bytes. Nothing is accused here: what
+does not fit is looked at with care like any other item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from struct import Struct, unpack_from
+
+from ckptctl.crc import crc32
+from ckptctl.dataclass import dataclass
+from ckptctl.errors import MalformedData
+from ckptctl.formats.items.bytes import ItemBytes
+from ckptctl.formats.torch import zip as torchzip
+from ckptctl.model.checkpoint import BoxIndex, Item
+from ckptctl.model.observation import ItemSeen, RecordSeen
+
+_LARGEST = 16 << 10
+"""Bytes around a payload, of which a copy is kept."""
+
+_MOST_FORMS = 2048
+_MOST_EACH = 4
+_MOST_TRIES = 16
+_ID, _HALF = ".data/serialization_id", 20
+_TRAILER, _LINE = 16, 46
+_CRC, _LOCAL_CRC, _CENTRAL_CRC = 4, 14, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What all items of one form have in common: the bytes before their payload and behind it.
+
+    The payload lies at ``[start, start + size)`` of the item. ``tail`` takes what lies behind it
+    apart into what is ``fixed`` and what is not, in turn. ``half`` is the CRC-32 of the half of the
+    serialization id that is fixed, None where items have no id. ``records`` counts records, ``cast``
+    are the dtypes that items hold and should hold, where these differ and nobody minds.
+    """
+
+    head: bytes
+    tail: Struct
+    fixed: tuple[bytes, ...]
+    start: int
+    size: int
+    half: int | None
+    records: int
+    torch_versions: str
+    cast: tuple[str, str] | None = None
+
+    def fits(self, first: bytes, at: int, last: bytes, behind: int) -> int | None:
+        """Compare an item, and return the CRC-32 that was written of its payload; None if it is unlike.
+
+        It begins ``at`` a position of ``first``, and its payload ends where ``last`` has ``behind``.
+        """
+        found = self.tail.unpack_from(last, behind)
+        if found[::2] != self.fixed or not first.startswith(self.head, at):
+            return None
+        if not self.size:
+            return 0
+        if self.half is None:
+            crc, again = found[1::2]
+        else:
+            crc, digits, named, again, renamed = found[1::2]
+            if named != renamed or not named or crc32(digits, self.half) != named:
+                return None
+            if not digits.isdigit():
+                return None
+        return int(crc) if crc and crc == again else None
+
+
+@dataclass(slots=True)
+class _Form:
+    """What is known of items of one dtype, shape and length; ``tries`` counts what was no template."""
+
+    templates: tuple[Template, ...] = ()
+    tries: int = 0
+
+
+class Templates:
+    """The templates of one checkpoint, learned as its items go by; shared by all threads."""
+
+    def __init__(self, boxes: BoxIndex) -> None:
+        """Begin with none; ``boxes`` tells dtype and shape of an item."""
+        self.boxes = boxes
+        self.forms: dict[tuple[int, int], _Form] = {}
+
+    def learn(
+        self, seen: ItemSeen, data: ItemBytes, cast: tuple[str, str] | None = None
+    ) -> None:
+        """Take an item that passed; a template is made where another one like it has passed before."""
+        item = seen.item
+        form = self.boxes.form(item.fqn, item.offsets)
+        if form is None:
+            return
+        key = form, item.length
+        known = self.forms.get(key)
+        if known is None:
+            if len(self.forms) < _MOST_FORMS:
+                self.forms[key] = _Form()  # what comes only once is not worth the trouble
+        elif known.tries < _MOST_TRIES and len(known.templates) < _MOST_EACH:
+            template = template_of(seen, data, cast)
+            known.tries += template is None
+            if template is not None:
+                known.templates = (*known.templates, template)
+
+
+class Lane:
+    """Passes items of one unit of work by templates, and counts what was passed.
+
+    With ``content`` the CRC of each payload is computed and must fit. Items at the offsets in
+    ``spared`` are left to those who want to see them.
+    """
+
+    def __init__(
+        self, templates: Templates, *, content: bool, spared: Container[int] = frozenset()
+    ) -> None:
+        """Begin with nothing passed."""
+        self._templates, self._content, self._spared = templates, content, spared
+        self._waiting: tuple[ItemSeen, ItemBytes] | None = None
+        self.items = self.records = self.bytes = 0
+        self.torch_versions: set[str] = set()
+        self.casts: dict[tuple[str, str], tuple[Item, int]] = {}
+
+    @property
+    def checked(self) -> int:
+        """How many of the records that were passed had their CRC computed and compared."""
+        return self.records if self._content else self.records - self.items
+
+    def passes(self, item: Item, data: bytes, at: int) -> bool:
+        """Tell whether an item that lies in memory passes; ``at`` is where it begins."""
+        template, crc = self._like(item, data, at, data, at)
+        if template is None:
+            return False
+        if self._content:
+            start = at + template.start
+            if crc32(memoryview(data)[start : start + template.size]) != crc:
+                return False
+        return self._count(item, item.length, template)
+
+    def passes_ends(self, item: Item, head: bytes, tail: bytes) -> bool:
+        """Tell whether an item passes of which only the first and the last bytes are there."""
+        template, _ = self._like(item, head, 0, tail, len(tail) - item.length)
+        return (
+            template is not None
+            and not self._content
+            and self._count(item, len(head) + len(tail), template)
+        )
+
+    def _like(
+        self, item: Item, first: bytes, at: int, last: bytes, begin: int
+    ) -> tuple[Template | None, int]:
+        """Return the template that an item fits, and the CRC-32 that was written of its payload."""
+        form = self._templates.boxes.form(item.fqn, item.offsets)
+        if form is None or item.offset in self._spared or item.transforms:
+            return None, 0
+        known = self._templates.forms.get((form, item.length))
+        for template in known.templates if known is not None else ():
+            behind = begin + template.start + template.size
+            if behind >= 0:
+                crc = template.fits(first, at, last, behind)
+                if crc is not None:
+                    return template, crc
+        return None, 0
+
+    def _count(self, item: Item, read: int, template: Template) -> bool:
+        self.items += 1
+        self.records += template.records
+        self.bytes += read
+        self.torch_versions.add(template.torch_versions)
+        if template.cast is not None:
+            first, count = self.casts.get(template.cast, (item, 0))
+            self.casts[template.cast] = first, count + 1
+        return True
+
+    def offer(self, seen: ItemSeen, data: ItemBytes) -> None:
+        """Take note of an item that is handed to whoever judges it, before it is."""
+        self._waiting = (seen, data)
+
+    def learn(self, seen: ItemSeen, cast: tuple[str, str] | None = None) -> None:
+        """Learn from an item that was looked at with care and of which there is nothing to say."""
+        if self._waiting is not None and self._waiting[0] is seen:
+            self._templates.learn(*self._waiting, cast)
+        self._waiting = None
+
+
+def template_of(
+    seen: ItemSeen, data: ItemBytes, cast: tuple[str, str] | None = None
+) -> Template | None:
+    """Make a template of an item that passed, or return None where that is not safe.
+
+    It must be what torch writes of one tensor: one payload, which its pickle names, and CRCs that
+    were recorded for all its records, behind the data and in the directory, and agree.
+    """
+    payload, item = seen.payload, seen.item
+    if payload is None or payload.kind != "plain" or seen.faults or seen.unread:
+        return None
+    name = f"data/{payload.storage_key}"
+    if [one.name for one in seen.records if one.name.startswith("data/")] != [name]:
+        return None
+    try:
+        shape = _Shape(seen, data)
+        if not all(shape.sound(record) for record in seen.records):
+            return None
+        start, stop = shape.span(name)
+        if item.length - (stop - start) > _LARGEST:
+            return None
+        half, varies = None, shape.crcs(name) if stop > start else []
+        if varies and _ID in shape.heads:
+            at, end = shape.span(_ID)
+            half = crc32(data.get(at, at + _HALF))
+            behind, central = varies
+            behind_id, central_id = shape.crcs(_ID)
+            varies = [behind, (at + _HALF, _HALF), behind_id, central, central_id]
+            if end - at != 2 * _HALF or varies != sorted(varies):
+                return None
+    except MalformedData:
+        return None
+    form, end = "<", stop
+    for at, size in varies:
+        form += f"{at - end}s" + ("I" if size == _CRC else f"{size}s")
+        end = at + size
+    tail, last = Struct(f"{form}{item.length - end}s"), bytes(data.get(stop, item.length))
+    found = Template(
+        bytes(data.get(0, start)),
+        tail,
+        tail.unpack_from(last)[::2],
+        start,
+        stop - start,
+        half,
+        len(seen.records),
+        seen.torch_versions,
+        cast,
+    )
+    return found if found.fits(found.head, 0, last, 0) is not None else None
+
+
+class _Shape:
+    """Where the parts of one item lie, counted from where it begins."""
+
+    def __init__(self, seen: ItemSeen, data: ItemBytes) -> None:
+        """Read the directory once more; raises ``MalformedData`` where it says something else."""
+        self._data, length = data, seen.item.length
+        directory = torchzip.read_directory(lambda a, b: bytes(data.get(a, b)), length)
+        self.heads = {head.name: head for head in directory.heads}
+        self._starts = {record.name: record.start - seen.item.offset for record in seen.records}
+        if self.heads.keys() != self._starts.keys() or len(self.heads) != len(seen.records):
+            raise MalformedData("the records are not those that were looked at")
+        self._lines: dict[bytes, int] = {}
+        at = directory.start
+        while at < length - torchzip.END_SIZE:
+            line = bytes(data.get(at, at + _LINE))
+            names, extras, comments = unpack_from("<HHH", line, 28)
+            self._lines[bytes(data.get(at + _LINE, at + _LINE + names))] = at
+            at += _LINE + names + extras + comments
+
+    def span(self, name: str) -> tuple[int, int]:
+        """Return where the bytes of a record begin and end."""
+        start = self._starts[name]
+        return start, start + self.heads[name].size
+
+    def sound(self, record: RecordSeen) -> bool:
+        """Tell whether a record has a CRC in both places, and its bytes, where they were read, fit."""
+        if record.computed not in (None, record.crc):
+            return False
+        if not record.size:
+            return not record.crc
+        _, stop = self.span(record.name)
+        trailer = bytes(self._data.get(stop, stop + _TRAILER))
+        head = self.heads[record.name]
+        return (
+            torchzip.trailer_size(head) == _TRAILER
+            and bool(record.crc)
+            and torchzip.trailer_crc(trailer, head) == record.crc
+            and (record.computed is not None or record.name.startswith("data/"))
+        )
+
+    def crcs(self, name: str) -> list[tuple[int, int]]:
+        """Return where the two copies of a record's CRC lie, behind its data and in the directory.
+
+        Raises ``MalformedData`` where there is a third one, in the local header.
+        """
+        head, (_, stop) = self.heads[name], self.span(name)
+        local = head.header + _LOCAL_CRC
+        if bytes(self._data.get(local, local + _CRC)) != bytes(_CRC):
+            raise MalformedData("its local header has a CRC as well")
+        return [(stop + 4, _CRC), (self._lines[head.raw_name] + _CENTRAL_CRC, _CRC)]
