@@ -12,6 +12,9 @@ from ckptctl.model.geometry import Tiling, tile
 _MOST_TANGLES = 3
 """Tensors of which the cover is searched for long in vain, before no more patience is spent."""
 
+_MOST_ALIKE = 1024
+"""Boxes of a tensor up to which it is remembered how they cover it."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
@@ -41,14 +44,24 @@ class Structure:
 
     @cached_property
     def tilings(self) -> dict[str, Tiling]:
-        """How the chunks of each tensor cover it."""
+        """How the chunks of each tensor cover it; those of many tensors are cut alike."""
         found: dict[str, Tiling] = {}
+        known: dict[object, Tiling] = {}
         tangles = 0
         for entry in self.checkpoint.entries.values():
-            if isinstance(entry, TensorEntry):
-                tiling = tile(entry.shape, entry.boxes, patient=tangles < _MOST_TANGLES)
+            if not isinstance(entry, TensorEntry):
+                continue
+            boxes = entry.boxes
+            few = len(boxes) <= _MOST_ALIKE
+            columns = (boxes.offsets.tobytes(), boxes.sizes.tobytes()) if few else ()
+            cut = (entry.shape, len(boxes), columns)
+            tiling = known.get(cut) if few else None
+            if tiling is None:
+                tiling = tile(entry.shape, boxes, patient=tangles < _MOST_TANGLES)
                 tangles += not tiling.finished
-                found[entry.fqn] = tiling
+                if few:
+                    known[cut] = tiling
+            found[entry.fqn] = tiling
         return found
 
     @cached_property

@@ -6,6 +6,7 @@ import enum
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from math import prod
 from typing import TypeAlias
 
 from ckptctl.dataclass import dataclass, field
@@ -62,7 +63,7 @@ class TensorEntry:
     @property
     def numel(self) -> int:
         """Number of elements of the whole tensor."""
-        return Box(self.shape, self.shape).volume
+        return prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
