@@ -365,20 +365,18 @@ class BoxIndex:
         return numbers.get(origin)
 
     def form(self, fqn: str, origin: Shape | None) -> int | None:
-        """Return a number that two items have in common where dtype and sizes of their boxes are equal.
-
-        None for an object or for an origin nobody declared.
-        """
+        """Number dtype and sizes of an item's box, alike where both are equal; None where it has none."""
         number = None if origin is None else self.number(fqn, origin)
         if number is None:
             return None
         forms = self._forms.get(fqn)
         if forms is None:
-            entry = self._entries[fqn]
-            boxes = entry.boxes if isinstance(entry, TensorEntry) else Boxes(0)
-            dtype = entry.dtype if isinstance(entry, TensorEntry) else ""
+            entry = self._entries.get(fqn)
+            if not isinstance(entry, TensorEntry):
+                return None
+            kinds = [(entry.dtype, sizes) for sizes in entry.boxes.extents()]
             # of threads that meet here one wins, and no number is given twice
-            forms = [self._known.setdefault((dtype, s), next(self._next)) for s in boxes.extents()]
+            forms = [self._known.setdefault(kind, next(self._next)) for kind in kinds]
             self._forms[fqn] = forms
         return forms[number]
 

@@ -88,9 +88,7 @@ class Templates:
         self.boxes = boxes
         self.forms: dict[tuple[int, int], _Form] = {}
 
-    def learn(
-        self, seen: ItemSeen, data: ItemBytes, cast: tuple[str, str] | None = None
-    ) -> None:
+    def learn(self, seen: ItemSeen, data: ItemBytes, cast: tuple[str, str] | None = None) -> None:
         """Take an item that passed; a template is made where another one like it has passed before."""
         item = seen.item
         form = self.boxes.form(item.fqn, item.offsets)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ckptctl.formats.items.templates import Lane
+from ckptctl.dataclass import replace
 from ckptctl.model.finding import Coverage, Gap, GapKind, Stage, united
 from ckptctl.model.observation import Against, ItemSeen
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.units import Unit
+
+if TYPE_CHECKING:
+    from ckptctl.formats.items.templates import Lane
 
 _NO_CRC = Gap(GapKind.NO_CRC, "no CRC recorded")
 
