@@ -91,13 +91,17 @@ def _nearest(name: str) -> str:
 def _why_not(check: str, why: str, path: str) -> str:
     """Say why a check is not to be accepted, and what to do instead."""
     found = by_id()[check]
+    said = f"`accept` of {check}: it cannot be accepted, as {why}; nothing was changed"
     if found.severity is Severity.NOTE:
-        return f"`accept` of {check}: {why}; nothing was changed"
+        return said
+    root = path.partition("@")[0] if "@" in path else path.rstrip("/").rpartition("/")[0] or "."
+    remedy = found.remedy.replace("{checkpoint}", path).replace("{root}", root)
+    if remedy.startswith("`"):  # a record is wrong, and not the checkpoint
+        return f"{said}. Next: {remedy}"
     return (
-        f"`accept` of {check}: it cannot be accepted, as {why}; nothing was changed. Restore the file "
-        f"from another copy, mark it with `ckptctl quarantine {path} --reason ...`, resume from the "
-        "one before (`ckptctl resolve`), or take what damage does not touch: `force` of "
-        "`ckptctl reshard`"
+        f"{said}. Next: {remedy}. `ckptctl resolve {root}` names what to resume from, `ckptctl "
+        f"quarantine {path} --reason ...` keeps this one from being it, and `force` of reshard and "
+        "convert takes what damage does not touch"
     )
 
 

@@ -89,7 +89,7 @@ class Judge:
         if flaw is None and before is not None:
             now = self._holds(place)
             if candidate.newer:
-                flaw = fitness.shrunk(now, before, options.wanted)
+                flaw = fitness.shrunk(now, before, outcome.wanted(options.wanted))
             else:
                 self._note_less(place, now, before)
         if flaw is None:

@@ -124,7 +124,7 @@ def promote(
     outcome = verify(store, place, options=options, progress=progress)
     flaw = objection(outcome, options) or loss_of(manifest)
     if flaw is None and newer is None and current is not None and named is None:
-        flaw = _shrunk(store, place, current, options)
+        flaw = _shrunk(store, place, current, outcome.wanted(options.wanted))
     if flaw is not None:
         raise _refusal(place, flaw, options, way_round(_against(outcome, flaw, options)))
     unseen = tuple(
@@ -212,7 +212,7 @@ def _is_older(manifest: Manifest, revision: PointerRevision) -> bool:
 
 
 def _shrunk(
-    store: Store, place: Place, current: PointerRevision, options: Options
+    store: Store, place: Place, current: PointerRevision, wanted: Wanted
 ) -> Objection | None:
     """Compare with the one that the pointer names now, where that can still be read."""
     before = None
@@ -223,7 +223,7 @@ def _shrunk(
             before = None
     if before is None:
         return None
-    return shrunk(held(store, place), held(store, before), options.wanted)
+    return shrunk(held(store, place), held(store, before), wanted)
 
 
 def _ask_again(store: Store, place: Place, manifest: Manifest, pointer: protocol.Pointer) -> None:

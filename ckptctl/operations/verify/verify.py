@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptctl.completeness.audit import Audit
+from ckptctl.completeness.audit import Audit, Wanted
 from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import StorageError
 from ckptctl.model.finding import Finding, Report
@@ -76,6 +76,11 @@ class Verification(Answer):
     def accepted(self) -> tuple[Finding, ...]:
         """What is wrong with it and was accepted by a person."""
         return tuple(finding for finding in self.report.findings if finding.accepted)
+
+    def wanted(self, asked: Wanted) -> Wanted:
+        """Return what is wanted of it still: a component that a person accepted to be missing is not."""
+        lacking = {one.about for one in self.accepted if one.check == "missing-component"}
+        return replace(asked, allowed=asked.allowed | lacking)
 
 
 def verify(
