@@ -178,3 +178,28 @@ def test_a_digest_tells_text_from_what_was_saved(copy: Callable[..., Path]) -> N
     assert cli.run("commit", root).code == 0
     written_over(root, "lr_scheduler.base_lrs")
     assert "altered-file" in accused(run(root))
+
+
+def test_objects_that_are_text_are_compared_by_their_bytes(copy: Callable[..., Path]) -> None:
+    one, other = copy(SAVED, "a"), copy(SAVED, "b")
+    for root, text in ((one, b"epoch 3 "), (other, b"epoch 4 ")):
+        written_over(root, "train_state.epoch", text=lambda n, text=text: (text * n)[:n])
+    assert cli.run("diff", one, one).code == 0
+    ended = cli.run("diff", one, other)
+    assert ended.code == 10
+    assert "train_state.epoch  by its bytes" in ended.stdout
+    digests = [cli.run("digest", root, "--json").json()["objects_digest"] for root in (one, other)]
+    assert digests[0] != digests[1]
+
+
+def test_objects_that_are_text_are_resharded_and_not_converted(copy: Callable[..., Path]) -> None:
+    root = copy(SAVED)
+    written_over(root, "train_state.epoch", text=lambda n: (b"epoch 3 " * n)[:n])
+    words = ("--world-size", "2", "--rng", "drop", "--data", "drop")
+    ended = cli.run("reshard", root, *words, "--out", root.parent / "out", "--json")
+    assert "train_state.epoch" in ended.json()["unchecked"]
+    shards = (root.parent / "out").glob("*.distcp")
+    assert any(b"epoch 3 epoch 3 " in shard.read_bytes() for shard in shards)
+    ended = cli.run("convert", root, "--to", "torch", "--out", root.parent / "out.pt")
+    assert (ended.code, "it is text in an unknown encoding" in ended.stderr) == (10, True)
+    assert "it is text, which no torch.save item is" in cli.run("show", root, "--objects").stdout

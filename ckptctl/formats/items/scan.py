@@ -334,7 +334,11 @@ def _text(data: ItemBytes, length: int) -> str | None:
     """Return an item that is text, as a planner may write it that does not use ``torch.save``."""
     if not 0 < length <= _SMALL_RECORD:
         return None
-    found = bytes(data.get(0, length))
+    return as_text(bytes(data.get(0, length)))
+
+
+def as_text(found: bytes) -> str | None:
+    """Return the bytes of an item as text; None for what is none."""
     if b"\0" in found or b"PK" in found:
         return None
     try:

@@ -220,7 +220,7 @@ def record_head(name: str, size: int) -> bytes:
 def object_records(source: TensorSource, item: Item) -> Iterator[tuple[str, int, Iterator[bytes]]]:
     """Yield name, bytes and content of the records that make up an object, in order of name.
 
-    Each is read before the next is asked for. Raises ``MalformedData`` for damage.
+    One that is text is a record without a name. Each is read before the next is asked for. Raises ``MalformedData`` for damage.
     """
     with ExitStack() as stack:
         reader = source.reader(item.path, stack)
@@ -228,7 +228,7 @@ def object_records(source: TensorSource, item: Item) -> Iterator[tuple[str, int,
             reader, item = decode(reader, item)
             stack.enter_context(reader)
         for record in sorted(look(reader, item, tensor=False).records, key=lambda one: one.name):
-            if record.name == "data.pkl" or record.name.startswith("data/"):
+            if record.name in ("data.pkl", "") or record.name.startswith("data/"):
                 if not record.recorded:
                     source.unchecked.add(item.fqn)
                 yield record.name, record.size, _checked(reader, item, record)

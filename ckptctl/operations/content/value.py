@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ckptctl.errors import MalformedData
 from ckptctl.formats.items import transforms
+from ckptctl.formats.items.scan import as_text
 from ckptctl.formats.pickles.values import MAX_VALUE, decode_item, decode_number
 from ckptctl.model.checkpoint import Checkpoint, Item
 from ckptctl.model.paths import is_contained, join
@@ -46,4 +47,9 @@ def read_value(
         with out:
             out.seek(0)
             data = out.read(size)
-    return decode_item(data, attributes=attributes)
+    try:
+        return decode_item(data, attributes=attributes)
+    except MalformedData:
+        if as_text(data) is not None:
+            raise MalformedData("it is text, which no torch.save item is") from None
+        raise

@@ -20,11 +20,15 @@ _REBUILT = ("torch._utils._rebuild", "torch._tensor._rebuild", "torch.nn.paramet
 
 @dataclass(slots=True)
 class Held:
-    """What a value holds: tensors in plain containers, and classes that hold tensors of their own."""
+    """What a value holds: tensors in plain containers, and classes that hold tensors of their own.
+
+    What is ``text`` holds none, and no other format has a place for it.
+    """
 
     tensors: int = 0
     container: str = ""
     unknown: str = ""
+    text: bool = False
     seen: set[int] = field(default_factory=set)
 
 
@@ -73,6 +77,8 @@ def _value(source: TensorSource, fqn: str) -> Held:
             names.append(name)
             if name == "data.pkl":
                 pickled = b"".join(blocks)
+        if names == [""]:
+            return Held(text=True)
         if names != ["data.pkl"]:
             found = held(unpickle(pickled, table=TABLE))
             if found.tensors or found.unknown:
@@ -105,7 +111,10 @@ def unreadable(source: TensorSource, fqns: Iterable[str]) -> dict[str, str]:
         if not isinstance(source.checkpoint.entries[fqn], ObjectEntry):
             continue
         try:
-            unknown = _value(source, fqn).unknown
+            value = _value(source, fqn)
+            unknown = value.unknown
+            if value.text:
+                found[fqn] = "it is text in an unknown encoding, which is no torch.save item"
         except (MalformedData, StorageError) as error:
             unknown = str(error)
         if unknown:
