@@ -78,6 +78,12 @@ class Refused(CkptctlError):
     exit_code = ExitCode.REFUSED
 
 
+class Unsupported(MalformedData, Refused):
+    """Bytes that this release has no reader for; nothing says that they are damaged."""
+
+    exit_code = ExitCode.REFUSED
+
+
 class Conflict(Refused):
     """Somebody else was first."""
 

@@ -125,13 +125,15 @@ def digest(
     path: Path = None,
     *,
     only: Iterable[str] = (),
+    strict: bool = False,
     workers: int | None = None,
     framework: str = "",
     progress: results.Progress | None = None,
 ) -> results.Content:
     """Digest what every tensor and object holds, whatever its sharding and format.
 
-    All bytes are read and every CRC is checked; what cannot be digested says why.
+    All bytes are read and every CRC is checked; what cannot be digested says why. What there is no
+    reader for is left out and named, and is a finding only with ``strict``.
     """
     from ckptctl.operations.content.digest import digest_content
     from ckptctl.operations.content.open import open_tensors
@@ -142,7 +144,8 @@ def digest(
     opened = open_tensors(checkpoint_of(path, framework), framework)
     found = digest_content(opened, only=only, workers=workers, progress=progress)
     unread = () if only else tuple(unread_files(opened))
-    return replace(found, faults=tuple(fault.message for fault in opened.serious), unread=unread)
+    faults = tuple(fault.message for fault in opened.serious)
+    return replace(found, faults=faults, unread=unread, strict=strict)
 
 
 def diff(

@@ -27,6 +27,7 @@ def convert(
     max_shard_size: int | str = "5GB",
     world_size: int = 1,
     force: bool = False,
+    strict: bool = False,
     resume: bool = False,
     overwrite: bool = False,
     accept: Iterable[str] = (),
@@ -38,7 +39,8 @@ def convert(
 ) -> results.Conversion:
     """Write tensors as ``safetensors``, ``torch`` or ``dcp``, read them back and compare.
 
-    ``force`` leaves out what is damaged or cannot be read; ``resume`` goes on from what the same
+    What there is no reader for is left out and named, with ``strict`` it is refused. ``force`` leaves out
+    what is damaged; ``resume`` goes on from what the same
     conversion left unfinished, ``overwrite`` begins again, and replaces what ``convert`` wrote.
     ``accept`` takes the source in spite of what these checks find, for a ``reason`` that is recorded.
     Raises ``Findings`` for a source that is not whole and for a result that is not what was read,
@@ -58,6 +60,7 @@ def convert(
         largest=parse_size(str(max_shard_size)),
         world_size=world_size,
         force=force,
+        strict=strict,
         resume=resume,
         overwrite=overwrite,
         dry_run=dry_run,

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import IO
 
 from ckptctl.dataclass import replace
-from ckptctl.errors import MalformedData, ShortRead
+from ckptctl.errors import MalformedData, ShortRead, Unsupported
 from ckptctl.formats.items import transforms
 from ckptctl.formats.items.bytes import RUN
 from ckptctl.formats.items.scan import scan_items
@@ -63,7 +63,7 @@ def decode(reader: Reader, item: Item, *, limit: int = _DECODED_LIMIT) -> tuple[
     """
     reason = transforms.unreadable(item.transforms)
     if reason:
-        raise MalformedData(f"{item.path}: {item.fqn}: {reason}")
+        raise Unsupported(f"{item.path}: {item.fqn}: {reason}")
 
     def pieces() -> Iterator[bytes]:
         for start in range(item.offset, item.end, RUN):

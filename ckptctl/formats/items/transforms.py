@@ -39,6 +39,8 @@ def decode(pieces: Iterable[bytes | memoryview], rounds: int, limit: int) -> tup
 
     import zstandard
 
+    if rounds > _MOST:
+        raise MalformedData(f"it was transformed {rounds} times")
     out = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - the caller closes it
     for _ in range(rounds):
         pieces = _decompressed(pieces, limit)

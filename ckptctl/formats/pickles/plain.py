@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from ckptctl.errors import MalformedData
+from ckptctl.errors import MalformedData, Unsupported
 from ckptctl.formats.budget import Budget
 
 _PROTOCOL = 2
@@ -15,7 +15,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 def pickle_plain(value: object) -> bytes:
     """Pickle a value made of numbers, text, lists, tuples and mappings.
 
-    Raises ``MalformedData`` for anything else: what it was is not known, so it cannot be written.
+    Raises ``Unsupported`` for anything else: what it was is not known, so it cannot be written.
     """
     _check(value, 0, Budget(0))
     return pickle.dumps(_as_builtin(value), _PROTOCOL)
@@ -35,7 +35,7 @@ def _check(value: object, depth: int, budget: Budget) -> None:
     elif type(value) not in _PLAIN:
         label = getattr(value, "label", None)
         what = label() if callable(label) else getattr(value, "text", type(value).__name__)
-        raise MalformedData(f"it holds an object of {what}")
+        raise Unsupported(f"it holds an object of {what}")
 
 
 def _as_builtin(value: object) -> object:

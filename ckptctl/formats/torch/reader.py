@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 
 from ckptctl.crc import crc32
 from ckptctl.dataclass import replace
-from ckptctl.errors import MalformedData, TooDeep
+from ckptctl.errors import MalformedData, TooDeep, Unsupported
 from ckptctl.formats.budget import Budget, fault_kind
+from ckptctl.formats.companions import LEGACY
 from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
 from ckptctl.formats.pickles.tensors import StorageRef, Storages, TensorRef
 from ckptctl.formats.pickles.unpickler import Function, Opaque, load
@@ -46,9 +47,14 @@ Path = tuple[str | int, ...]
 
 
 def read(reader: Reader, file: File) -> Checkpoint:
-    """Read the directory and the pickle of one file; damage becomes a fault of the checkpoint."""
+    """Read the directory and the pickle of one file; damage becomes a fault of the checkpoint.
+
+    Raises ``Unsupported`` for a file of the form that torch wrote before 1.6.
+    """
     try:
         return _read(reader, file)
+    except Unsupported as error:
+        raise Unsupported(f"{file.path}: {error}") from None
     except MalformedData as error:
         kind = fault_kind(error)
         fault = Fault(kind, str(error), Location(file=file.path))
@@ -99,7 +105,12 @@ def _read(reader: Reader, file: File) -> Checkpoint:
 
 def _open(reader: Reader) -> tuple[bytes, Places]:
     if reader.size >= 2 and reader.read(0, 2) != b"PK":
-        raise MalformedData("it is no zip: a legacy torch.save file, or none at all")
+        if reader.size >= len(LEGACY) and reader.read(0, len(LEGACY)) == LEGACY:
+            raise Unsupported(
+                "it has the form of torch.save before torch 1.6, which is not read: load it with torch "
+                "and save it again"
+            )
+        raise MalformedData("it is no zip, and no torch.save file of the older form either")
     directory = torchzip.read_directory(reader.read, reader.size)
     places: Places = {}
     for head in directory.heads:

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 from ckptctl.crc import crc32
 from ckptctl.dataclass import dataclass, field
-from ckptctl.errors import MalformedData, NotFound, Refused
+from ckptctl.errors import MalformedData, NotFound, Refused, Unsupported
 from ckptctl.formats.items.storage import decode, look
 from ckptctl.formats.pickles.plain import pickle_plain
 from ckptctl.hashing import Hasher
@@ -34,7 +34,10 @@ from ckptctl.storage.traffic import tasks
 
 @dataclass(frozen=True, slots=True)
 class TensorDigest:
-    """The content of one tensor; ``size`` in bytes, ``problem`` says why there is no digest."""
+    """The content of one tensor; ``size`` in bytes, ``problem`` says why there is no digest.
+
+    ``unsupported`` where that is no damage: there is no reader for what it holds.
+    """
 
     fqn: str
     dtype: str
@@ -42,6 +45,7 @@ class TensorDigest:
     size: int
     digest: str = ""
     problem: str = ""
+    unsupported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class ObjectDigest:
     rank: int | None
     digest: str = ""
     problem: str = ""
+    unsupported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,8 @@ class Content(Answer):
     Both digests over all are empty where one of the parts has none, and where there are no parts;
     ``faults`` are of the metadata. ``unchecked`` are keys that no CRC was recorded for: their
     digest is of what is there now, and nothing tells whether that is what was written. ``unread``
-    are files that may hold state and are not read as a part of it.
+    are files that may hold state and are not read as a part of it. What there is no reader for is left
+    out; with ``strict`` that is a finding.
     """
 
     checkpoint: str = field(metadata=PATH)
@@ -72,6 +78,7 @@ class Content(Answer):
     faults: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    strict: bool = False
 
     @property
     def nothing(self) -> bool:
@@ -80,15 +87,26 @@ class Content(Answer):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What could not be digested, and why."""
-        rows: tuple[TensorDigest | ObjectDigest, ...] = (*self.tensors, *self.objects)
-        return (*self.faults, *(f"{row.fqn}: {row.problem}" for row in rows if row.problem))
+        """What could not be digested because something is wrong with it."""
+        rows = [row for row in self._rows if row.problem and not row.unsupported]
+        return (*self.faults, *(f"{row.fqn}: {row.problem}" for row in rows))
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What could not be digested because there is no reader for it."""
+        return tuple(f"{row.fqn}: {row.problem}" for row in self._rows if row.unsupported)
+
+    @property
+    def _rows(self) -> tuple[TensorDigest | ObjectDigest, ...]:
+        return (*self.tensors, *self.objects)
 
     @property
     def verdict(self) -> Verdict:
-        """Findings where anything could not be digested."""
-        if self.problems:
+        """Findings where damage kept anything from being digested, refused where all is left out."""
+        if self.problems or (self.strict and self.left_out):
             return Verdict.FINDINGS
+        if self.left_out and len(self.left_out) == len(self._rows):
+            return Verdict.REFUSED
         return Verdict.NOTHING if self.nothing else Verdict.OK
 
 
@@ -170,7 +188,10 @@ def _tensor(source: TensorSource, entry: TensorEntry, tick: Callable[[int], None
             hasher.update(block)
             tick(len(block))
     except (MalformedData, Refused, NotFound) as error:
-        return TensorDigest(entry.fqn, entry.dtype, entry.shape, size, problem=str(error))
+        alien = isinstance(error, Unsupported)
+        return TensorDigest(
+            entry.fqn, entry.dtype, entry.shape, size, problem=str(error), unsupported=alien
+        )
     return TensorDigest(entry.fqn, entry.dtype, entry.shape, size, hasher.text())
 
 
@@ -179,7 +200,8 @@ def _object(source: TensorSource, item: Item) -> ObjectDigest:
     try:
         return ObjectDigest(item.fqn, rank, object_digest(source, item))
     except (MalformedData, NotFound) as error:
-        return ObjectDigest(item.fqn, rank, problem=str(error))
+        alien = isinstance(error, Unsupported)
+        return ObjectDigest(item.fqn, rank, problem=str(error), unsupported=alien)
 
 
 def _value(fqn: str, value: object) -> ObjectDigest:
@@ -187,7 +209,8 @@ def _value(fqn: str, value: object) -> ObjectDigest:
     try:
         data = pickle_plain(value)
     except MalformedData as error:
-        return ObjectDigest(fqn, None, problem=f"no digest: {error}")
+        alien = isinstance(error, Unsupported)
+        return ObjectDigest(fqn, None, problem=f"no digest: {error}", unsupported=alien)
     return ObjectDigest(fqn, None, pickle_digest(data))
 
 

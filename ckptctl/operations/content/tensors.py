@@ -13,7 +13,7 @@ from threading import Lock
 from types import TracebackType
 
 from ckptctl.dataclass import dataclass, field
-from ckptctl.errors import MalformedData, NotFound, NothingThere, Refused
+from ckptctl.errors import MalformedData, NotFound, NothingThere, Refused, Unsupported
 from ckptctl.formats.items.casting import Loss, cast
 from ckptctl.formats.items.scan import scan_items
 from ckptctl.formats.items.storage import DECODED_SLACK, decode, locate_tensor
@@ -140,10 +140,14 @@ class TensorSource:
         for fqn in sorted(fqns):
             for item in self.items_of(fqn):
                 if (fqn, item.offsets) not in found:
-                    sink = _Digesting()
-                    self.copy([item], sink)
-                    found[fqn, item.offsets] = sink.hasher.text()
+                    found[fqn, item.offsets] = self.item_digest(item)
         return found
+
+    def item_digest(self, item: Item) -> str:
+        """Digest an item byte for byte, as it lies in its file."""
+        sink = _Digesting()
+        self.copy([item], sink)
+        return sink.hasher.text()
 
     def read(self, fqn: str, box: Box | None = None, *, block: int = BLOCK) -> Iterator[memoryview]:
         """Yield the row-major bytes of a tensor, or of a box of it; each block until the next.
@@ -222,7 +226,7 @@ class TensorSource:
     ) -> Piece:
         reader, stored = self.stored(item, stack)
         if stored.kind != "plain":
-            raise MalformedData(
+            raise Unsupported(
                 f"{item.path}: {item.fqn}: the layout of {stored.kind} is not interpreted"
             )
         cast_from = stored.dtype if {stored.dtype, entry.dtype} <= CAST else ""
@@ -268,7 +272,7 @@ class TensorSource:
         items = self.items_of(entry.fqn)
         boxes = [box for box in entry.boxes if box.volume]
         if target != whole or len(boxes) > 1 or not items:
-            raise MalformedData(
+            raise Unsupported(
                 f"{entry.fqn}: elements of {entry.dtype} are not whole bytes, so it cannot be cut"
             )
         reader, stored = self.stored(items[0], stack)

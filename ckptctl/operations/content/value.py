@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckptctl.errors import MalformedData
+from ckptctl.errors import MalformedData, Unsupported
 from ckptctl.formats.items import transforms
 from ckptctl.formats.items.scan import as_text
 from ckptctl.formats.pickles.values import MAX_VALUE, decode_item, decode_number
@@ -41,7 +41,7 @@ def read_value(
         return decode_number(item.stored, data)
     reason = transforms.unreadable(item.transforms)
     if reason:
-        raise MalformedData(reason)
+        raise Unsupported(reason)
     if item.transforms:
         out, size = transforms.decode([data], len(item.transforms), limit)
         with out:

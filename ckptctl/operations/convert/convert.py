@@ -7,11 +7,11 @@ from typing import Any
 
 from ckptctl import protocol
 from ckptctl.dataclass import replace
-from ckptctl.errors import Findings, MalformedData, Refused, StorageError, UsageError
+from ckptctl.errors import Findings, MalformedData, Refused, StorageError, Unsupported, UsageError
 from ckptctl.formats.items.casting import CASTABLE
 from ckptctl.model.acceptance import Acceptance
 from ckptctl.model.checkpoint import TensorEntry
-from ckptctl.model.finding import Finding, Severity
+from ckptctl.model.finding import Finding, GapKind, Severity
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.paths import join
 from ckptctl.operations.content.digest import ObjectDigest, TensorDigest, digest_content
@@ -29,7 +29,7 @@ from ckptctl.operations.convert.options import (
 )
 from ckptctl.operations.convert.safetensors import to_safetensors
 from ckptctl.operations.convert.torch import to_torch
-from ckptctl.operations.convert.unreadable import unreadable
+from ckptctl.operations.convert.unreadable import Unread, unreadable
 from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress, Silent
 from ckptctl.operations.publish.actor import actor, now
@@ -78,15 +78,18 @@ def convert(
     found = look(out, resume=options.resume, overwrite=options.overwrite, single=to == "torch")
     with opened.source() as source:
         reading = Reading(source, progress or Silent())
-        left_out = _unreadable(opened, names, reading, options)
+        layouts = accepted.pop("layouts")
+        unread = _unreadable(opened, names, reading, options, layouts=layouts)
+        left_out = [LeftOut(fqn, why) for fqn, why in unread.all.items()]
         lost = _damaged(opened, names, damage, left_out, options) if options.force else []
         left_out += lost
         gone = {one.fqn for one in left_out}
         entries = opened.checkpoint.entries
-        had = any(isinstance(entries[fqn], TensorEntry) for fqn in names)
+        tensors = [fqn for fqn in names if isinstance(entries[fqn], TensorEntry)]
+        lost += [one for one in left_out if one.fqn in unread.unsupported.keys() & set(tensors)]
         names = {fqn: name for fqn, name in names.items() if fqn not in gone}
         prepared = writer(opened, out, names, options, reading, left_out)
-        _some_tensor(prepared, left_out, to, options, had=had)
+        _some_tensor(prepared, left_out, unread, options, had=bool(tensors))
         left_out.extend(LeftOut(path, why) for path, why in unread_files(opened).items())
         result = replace(prepared.result, left_out=tuple(left_out), **accepted)
         there = sum(one.size for one in found.entries)
@@ -97,6 +100,8 @@ def convert(
         with kept_on_interrupt(found):
             try:
                 written = prepared.write(target)
+            except Unsupported as error:
+                raise Unsupported(f"{error}; nothing was written") from None
             except MalformedData as error:
                 raise Findings(
                     f"{error}; nothing was written; `force` leaves out what cannot be read"
@@ -134,11 +139,14 @@ def _open(url: str, options: ConvertOptions) -> tuple[Opened, Damage, dict[str, 
     findings: tuple[Finding, ...] = ()
     recorded: tuple[Acceptance, ...] = ()
     way = ""
+    not_interpreted = False
     if place is not None and place.readable:
         asked = Options(quick=True, workers=options.workers, accepting=accepting)
         work = examine(Located(opened.store, place), asked)
         outcome = verification_of(work)
         findings = outcome.report.findings
+        gaps = (gap for row in outcome.report.coverage for gap in row.gaps)
+        not_interpreted = any(gap.kind is GapKind.NOT_INTERPRETED for gap in gaps)
         manifest = work.context.seal.manifest
         recorded = manifest.accepted if manifest is not None else ()
         errors = [f for f in findings if f.severity is Severity.ERROR]
@@ -154,23 +162,39 @@ def _open(url: str, options: ConvertOptions) -> tuple[Opened, Damage, dict[str, 
             f"the damage does not touch{way}"
         )
     accepted = (*recorded, *accepting.acceptances(findings))
-    told = {"accepted": accepted, "unmatched": accepting.unmatched(findings)}
+    told = {
+        "accepted": accepted,
+        "unmatched": accepting.unmatched(findings),
+        "layouts": not_interpreted,
+    }
     return opened, damage or Damage(), told
 
 
 def _unreadable(
-    opened: Opened, names: Mapping[str, str], reading: Reading, options: ConvertOptions
-) -> list[LeftOut]:
-    """Find what cannot be taken over; without ``force`` that ends it, before anything is written."""
-    strange = unreadable(reading.source, names)
-    if strange and not options.force:
-        fqn, why = next(iter(strange.items()))
-        more = f" (and {len(strange) - 1} more keys)" if len(strange) > 1 else ""
-        raise Findings(
-            f"{opened.url}: {fqn}: {why}{more}; nothing was written; `force` leaves such keys out "
-            "and names them, `exclude` chooses what to leave"
-        )
-    return [LeftOut(fqn, why) for fqn, why in strange.items()]
+    opened: Opened,
+    names: Mapping[str, str],
+    reading: Reading,
+    options: ConvertOptions,
+    *,
+    layouts: bool,
+) -> Unread:
+    """Find what cannot be taken over, before anything is written.
+
+    Raises ``Findings`` for damage without ``force``, and for anything else with ``strict``.
+    """
+    found = unreadable(reading.source, names, layouts=layouts)
+    for strange, ends, way in (
+        (found.damaged, not options.force, "`force` leaves such keys out and names them, "),
+        (found.unsupported, options.strict, "without `strict` such keys are left out and named, "),
+    ):
+        if strange and ends:
+            fqn, why = next(iter(strange.items()))
+            more = f" (and {len(strange) - 1} more keys)" if len(strange) > 1 else ""
+            raise Findings(
+                f"{opened.url}: {fqn}: {why}{more}; nothing was written; {way}`exclude` chooses what "
+                "to leave"
+            )
+    return found
 
 
 def _damaged(
@@ -188,13 +212,19 @@ def _damaged(
     content = digest_content(opened, workers=options.workers)
     rows: tuple[TensorDigest | ObjectDigest, ...] = (*content.tensors, *content.objects)
     known |= {one.fqn for one in found} | opened.checkpoint.values.keys()
-    problems = {r.fqn: r.problem for r in rows if r.problem and r.fqn in names}
+    problems = {r.fqn: r.problem for r in rows if r.problem and not r.unsupported}
+    problems = {fqn: why for fqn, why in problems.items() if fqn in names}
     found += [LeftOut(f, f"damaged: {p}") for f, p in problems.items() if f not in known]
     return found
 
 
 def _some_tensor(
-    prepared: Prepared, left_out: list[LeftOut], to: str, options: ConvertOptions, *, had: bool
+    prepared: Prepared,
+    left_out: list[LeftOut],
+    unread: Unread,
+    options: ConvertOptions,
+    *,
+    had: bool,
 ) -> None:
     """Refuse to write a result without any tensor, unless that is what was asked for."""
     if prepared.tensors:
@@ -203,10 +233,11 @@ def _some_tensor(
     names = listed([f"{one.fqn}: {one.reason}" for one in left_out], 2)
     more = f" ({names})" if names else ""
     if options.force:
-        if had or to == "safetensors" or not prepared.result.values:
+        if had or prepared.result.to == "safetensors" or not prepared.result.values:
             raise Refused(f"{url}: `force` would leave no tensor{more}; nothing was written")
         return
-    raise Findings(f"{url}: the result would hold no tensor{more}; nothing was written")
+    kind = Unsupported if unread.unsupported else Findings
+    raise kind(f"{url}: the result would hold no tensor{more}; nothing was written")
 
 
 def _finish(target: Target, found: Destination, result: Conversion, lost: list[LeftOut]) -> None:

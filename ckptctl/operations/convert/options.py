@@ -29,14 +29,15 @@ class ConvertOptions:
     """What is converted and how; ``largest`` is bytes of a safetensors file.
 
     ``world_size`` is for DCP, ``framework`` the layout of the source where that is to be forced. ``dtype`` is what floats are cast to, the empty string for none. With
-    ``force`` tensors that are damaged or cannot be read are left out and named instead of refusing
-    the whole. ``resume`` goes on from what the same conversion left unfinished, ``overwrite`` begins
+    ``force`` tensors that are damaged are left out and named instead of refusing the whole. What there
+    is no reader for is left out and named without it; with ``strict`` the whole is refused. ``resume`` goes on from what the same conversion left unfinished, ``overwrite`` begins
     again, and replaces what ``convert`` wrote earlier.
     """
 
     selection: Selection = field(default_factory=Selection)
     dtype: str = ""
     largest: int = 5 * 10**9
+    strict: bool = False
     world_size: int = 1
     force: bool = False
     resume: bool = False

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 
 from ckptctl.dataclass import dataclass, field
-from ckptctl.errors import MalformedData, StorageError
+from ckptctl.errors import MalformedData, StorageError, Unsupported
+from ckptctl.formats.items import transforms
 from ckptctl.formats.pickles.tensors import TABLE, StorageRef, TensorRef
 from ckptctl.formats.pickles.unpickler import Opaque
 from ckptctl.formats.torch.reader import unpickle
-from ckptctl.model.checkpoint import ObjectEntry
+from ckptctl.model.checkpoint import Item, TensorEntry
 from ckptctl.operations.content.digest import object_records
 from ckptctl.operations.content.tensors import TensorSource
 
@@ -101,22 +103,58 @@ def held_in(source: TensorSource, fqn: str) -> str:
     return ""
 
 
-def unreadable(source: TensorSource, fqns: Iterable[str]) -> dict[str, str]:
-    """Find values that hold tensors which cannot be read, and say why of each.
+@dataclass(slots=True)
+class Unread:
+    """Keys that cannot be taken over, and why: what there is no reader for, and what is damaged."""
+
+    unsupported: dict[str, str] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def all(self) -> dict[str, str]:
+        """Both."""
+        return {**self.unsupported, **self.damaged}
+
+
+def unreadable(source: TensorSource, fqns: Iterable[str], *, layouts: bool) -> Unread:
+    """Find tensors that cannot be read, alone or in values, and say why of each.
 
     A tensor with attributes is one, or one of a subclass, or a model that was pickled as a whole.
+    With ``layouts`` the items of tensors are looked into for subclasses.
     """
-    found = {}
+    found = Unread()
     for fqn in fqns:
-        if not isinstance(source.checkpoint.entries[fqn], ObjectEntry):
+        if isinstance(source.checkpoint.entries[fqn], TensorEntry):
+            why = next(
+                filter(None, (_form(source, i, layouts=layouts) for i in source.items_of(fqn))), ""
+            )
+            if why:
+                found.unsupported[fqn] = f"{why}: not supported"
             continue
         try:
             value = _value(source, fqn)
+        except Unsupported as error:
+            found.unsupported[fqn] = f"{error}: not supported"
+        except (MalformedData, StorageError) as error:
+            found.damaged[fqn] = f"it holds tensors that cannot be read: {error}"
+        else:
             unknown = value.unknown
             if value.text:
-                found[fqn] = "it is text in an unknown encoding, which is no torch.save item"
-        except (MalformedData, StorageError) as error:
-            unknown = str(error)
-        if unknown:
-            found[fqn] = f"it holds tensors that cannot be read: {unknown}"
+                why = "it is text in an unknown encoding, which is no torch.save item"
+                found.unsupported[fqn] = why
+            elif unknown:
+                found.unsupported[fqn] = f"it holds tensors that cannot be read: {unknown}"
     return found
+
+
+def _form(source: TensorSource, item: Item, *, layouts: bool) -> str:
+    """Say what an item of a tensor has that is not supported; of what is damaged, nothing."""
+    why = transforms.unreadable(item.transforms)
+    if why or not layouts or item.stored is not None:
+        return why
+    try:
+        with ExitStack() as stack:
+            kind = source.stored(item, stack)[1].kind
+    except (MalformedData, StorageError):
+        return ""
+    return "" if kind == "plain" else f"the layout of {kind} is not interpreted"

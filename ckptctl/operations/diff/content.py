@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from threading import Lock
 
 from ckptctl.comparison.difference import ContentResult, ContentRow, Verdict, consequence_in
 from ckptctl.dataclass import dataclass, field, replace
-from ckptctl.errors import MalformedData, NothingThere, Refused, StorageError
+from ckptctl.errors import MalformedData, NothingThere, Refused, StorageError, Unsupported
 from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import Checkpoint, Item, Stored, TensorEntry
 from ckptctl.model.geometry import Shape
@@ -23,11 +24,13 @@ from ckptctl.operations.content.digest import bytes_of
 from ckptctl.operations.content.tensors import TensorSource
 from ckptctl.operations.diff.objects import SMALL, compare_decoded, compare_objects, decoded
 from ckptctl.operations.diff.structure import component_in, same_boxes
+from ckptctl.operations.diff.undecoded import same_files, same_items
 from ckptctl.operations.diff.values import Interpreted, compare_values
 from ckptctl.operations.progress import Progress, Shared
 from ckptctl.storage.traffic import tasks
 
 FILE_DIGEST, CRC, DIGEST = "file digest", "CRC-32", "content digest"
+BYTES = "its bytes"
 UNREAD = "only reading would tell"
 
 
@@ -77,6 +80,8 @@ class Comparer:
         self._a, self._b = a, b
         self._quick, self._values = quick, values
         self._progress = Shared(progress)
+        self._lock = Lock()
+        self._alike: bool | None = None
 
     def run(self, pairs: list[tuple[str, str]], *, workers: int | None) -> ContentResult:
         """Compare all pairs; damage of one is its row's problem."""
@@ -126,6 +131,8 @@ class Comparer:
         a, b = self._a.source.entry(one), self._b.source.entry(other)
         try:
             return self._compare(a, b)
+        except Unsupported as error:
+            return self._by_bytes(a, b, str(error))
         except (MalformedData, Refused, StorageError, NothingThere) as error:
             return replace(self._row(one, other, Verdict.UNKNOWN), problem=str(error))
 
@@ -153,6 +160,23 @@ class Comparer:
             return replace(row, verdict=cheap[0], how=cheap[1])
         equal = self._digest(self._a.source, a.fqn) == self._digest(self._b.source, b.fqn)
         return replace(row, verdict=Verdict.EQUAL if equal else Verdict.DIFFERS, how=DIGEST)
+
+    def _by_bytes(self, a: TensorEntry, b: TensorEntry, why: str) -> ContentRow:
+        """Compare what there is no reader for by what it was pickled as, else by its bytes."""
+        row = self._row(a.fqn, b.fqn, Verdict.UNKNOWN, why)
+        if self._quick or not same_boxes(a, b):
+            return row
+        ours, theirs = _by_box(self._a.source, a), _by_box(self._b.source, b)
+        if not ours or ours.keys() != theirs.keys():
+            return row
+        try:
+            pairs = [(ours[origin], theirs[origin]) for origin in ours]
+            if any(one.transforms != other.transforms for one, other in pairs):
+                return row  # the same bytes would mean something else
+            equal = same_items(self._a.source, self._b.source, pairs)
+        except (MalformedData, StorageError) as error:
+            return replace(row, problem=str(error))
+        return replace(row, verdict=Verdict.EQUAL if equal else Verdict.DIFFERS, how=BYTES)
 
     def _measure(self, a: TensorEntry, b: TensorEntry) -> Interpreted | None:
         return compare_values(self._a.source, a, self._b.source, b, self._progress.advance)
@@ -225,10 +249,21 @@ class Comparer:
         if self._quick and any(item.length > SMALL for item in [*ours, *theirs]):
             return replace(row, how=UNREAD)
         if self._a.values or self._b.values:
-            return compare_decoded(
+            row = compare_decoded(
                 self._held(self._a, one, ours), self._held(self._b, other, theirs), row
             )
+            if row.verdict is not Verdict.UNKNOWN or self._quick or one != other:
+                return row
+            equal = self._same_files()
+            return replace(row, verdict=Verdict.EQUAL, how=FILE_DIGEST) if equal else row
         return compare_objects(self._a.source, ours, self._b.source, theirs, row)
+
+    def _same_files(self) -> bool:
+        """Tell whether both sides are the same bytes, for values that are no plain data."""
+        with self._lock:
+            if self._alike is None:
+                self._alike = same_files(self._a.source, self._b.source)
+            return self._alike
 
     def _held(self, side: ContentSide, fqn: str, items: list[Item]) -> list[object]:
         """Return the values of one key, one for each rank that saved its own."""

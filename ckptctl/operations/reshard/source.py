@@ -18,7 +18,12 @@ from ckptctl.model.acceptance import Acceptance
 from ckptctl.model.checkpoint import Checkpoint, Items, TensorEntry
 from ckptctl.model.finding import Finding, Severity
 from ckptctl.model.manifest import Manifest
-from ckptctl.operations.content.digest import Content, digest_content
+from ckptctl.operations.content.digest import (
+    Content,
+    ObjectDigest,
+    TensorDigest,
+    digest_content,
+)
 from ckptctl.operations.content.open import Opened
 from ckptctl.operations.content.tensors import TensorSource
 from ckptctl.operations.find import locate
@@ -180,13 +185,19 @@ def digest_source(
     content = digest_content(opened, workers=workers, progress=progress)
     troubled = [row for row in content.tensors if row.problem]
     kept: set[str] = set()
-    damaged: dict[str, str] = {row.fqn: row.problem for row in content.objects if row.problem}
+    damaged: dict[str, str] = {
+        row.fqn: row.problem for row in content.objects if row.problem and not row.unsupported
+    }
+    odd: list[TensorDigest | ObjectDigest] = [*troubled]
+    odd += [row for row in content.objects if row.unsupported]
     with TensorSource(opened.store, opened.base, opened.checkpoint) as tensors:
-        for row in troubled:
-            if tensors.damage(row.fqn):
-                damaged[row.fqn] = row.problem
+        for one in odd:
+            found = tensors.damage(one.fqn)
+            if found:
+                damaged[one.fqn] = found if one.unsupported else one.problem
             else:
-                kept.add(row.fqn)
+                kept.add(one.fqn)
+    content = replace(content, unchecked=tuple(sorted({*content.unchecked, *tensors.unchecked})))
     if damaged and not force:
         fqn, problem = next(iter(damaged.items()))
         more = f" (and {len(damaged) - 1} more keys)" if len(damaged) > 1 else ""

@@ -23,6 +23,9 @@ def digest_command(
     summary: Annotated[
         bool, Option("--summary", help="Print only the digests over everything.")
     ] = False,
+    strict: Annotated[
+        bool, Option("--strict", help="Exit with 10 if anything has to be left out.")
+    ] = False,
     workers: Workers = None,
     quiet: Quiet = False,
     framework: Framework = "",
@@ -32,12 +35,14 @@ def digest_command(
     """Print what every tensor and object holds as a digest, whatever its sharding and format.
 
     Two checkpoints of one state have equal digests, however many ranks wrote them. All bytes are
-    read and every CRC-32 is checked; what cannot be digested is said, and the exit code is 10.
+    read and every CRC-32 is checked; damage is said, and the exit code is 10. What there is no reader
+    for, such as a subclass of tensors or an unknown compression, is left out and named.
     """
     output = chosen(output_format, json=json)
     content = api.digest(
         checkpoint,
         only=only or (),
+        strict=strict,
         workers=workers,
         framework=framework,
         progress=progress(quiet=quiet or output != "text"),
@@ -45,6 +50,8 @@ def digest_command(
     code = emit(content, output, command="digest", quiet=quiet, summary=summary)
     for problem in content.problems:
         sys.stderr.write(f"ckptctl: {said(problem)}\n")
+    for one in content.left_out if not quiet or content.verdict.exit_code else ():
+        sys.stderr.write(f"ckptctl: left out: {said(one)}\n")
     if content.unchecked and not quiet:
         sys.stderr.write(f"ckptctl: {unchecked(content.unchecked)}\n")
     if content.unread and not quiet:

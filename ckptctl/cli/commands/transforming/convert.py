@@ -54,7 +54,10 @@ def convert_command(
         int, Option(min=1, metavar="N", help="The ranks that a DCP checkpoint is cut for.")
     ] = 1,
     force: Annotated[
-        bool, Option("--force", help="Leave out what cannot be read, and name it.")
+        bool, Option("--force", help="Leave out what is damaged, and name it.")
+    ] = False,
+    strict: Annotated[
+        bool, Option("--strict", help="Refuse what there is no reader for (10), which is left out.")
     ] = False,
     resume: Annotated[
         bool, Option("--resume", help="Finish what the same conversion left unfinished.")
@@ -75,8 +78,8 @@ def convert_command(
 
     Every tensor of the result is read back and must be what was read from the source, whose CRCs
     are checked on the way; only then does the result get its name. What the format cannot hold is
-    named. An existing destination is refused (5), a source that is not whole too, or one with
-    tensors that cannot be read (10).
+    named, and so is what there is no reader for. An existing destination is refused (5), and a source
+    that is not whole (10).
     """
     output = chosen(output_format, json=json)
     result = api.convert(
@@ -91,6 +94,7 @@ def convert_command(
         max_shard_size=max_shard_size,
         world_size=world_size,
         force=force,
+        strict=strict,
         resume=resume,
         overwrite=overwrite,
         accept=accept or (),
