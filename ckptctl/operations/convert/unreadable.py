@@ -141,7 +141,7 @@ def unreadable(source: TensorSource, fqns: Iterable[str], *, layouts: bool) -> U
             unknown = value.unknown
             if value.text:
                 why = "it is text in an unknown encoding, which is no torch.save item"
-                found.unsupported[fqn] = why
+                found.damaged[fqn] = why  # or was written over
             elif unknown:
                 found.unsupported[fqn] = f"it holds tensors that cannot be read: {unknown}"
     return found
