@@ -22,7 +22,6 @@ from ckptctl.formats.base import (
 from ckptctl.formats.companions import companions_of
 from ckptctl.formats.dcp import reader
 from ckptctl.formats.dcp.summary import summarise_file
-from ckptctl.formats.items.filled import filled
 from ckptctl.model.checkpoint import Checkpoint, Entry, File, Items
 from ckptctl.model.commit_state import State
 from ckptctl.model.paths import join
@@ -134,6 +133,8 @@ class Dcp(Layout):
 
 def _only_items(store: Store, path: str, start: int) -> bool:
     """Tell whether whole items lie behind the last that the metadata lists: their keys are gone."""
+    from ckptctl.formats.items.filled import filled  # rarely asked
+
     try:
         with store.open(path) as opened:
             return filled(opened, start, opened.size) > 0
