@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ckptctl.checks.base import Check, Context, Hit, Override, never
-from ckptctl.checks.save_names import misnamed, stale
+from ckptctl.checks.neighbours import (
+    duplicate,
+    exchanged,
+    foreign,
+    misnamed,
+    proven_files,
+    shared,
+    shrunken,
+    stale,
+    suspected,
+)
 from ckptctl.checks.wording import MOST_NAMES, others, votes, what, who, whose
 from ckptctl.model.checkpoint import rank_of
 from ckptctl.model.finding import Location, Severity, Stage, Touched
 from ckptctl.model.manifest import RECEIPTS
-from ckptctl.provenance.assessment import Assessment, Placed, written
+from ckptctl.provenance.assessment import Assessment, written
 from ckptctl.provenance.consensus import Dissent, Level
-from ckptctl.provenance.evidence import Exchanged, Source
-from ckptctl.provenance.similarity import Home, Proof
+from ckptctl.provenance.evidence import Source
 from ckptctl.provenance.tears import Tear
 from ckptctl.words import listed
 
@@ -109,143 +118,6 @@ def _runs(context: Context, _: None) -> Iterator[Hit]:
                 )
 
 
-def _foreign(context: Context, _: None) -> Iterator[Hit]:
-    for one in context.assessment.placed:
-        if one.alike.proof is Proof.CERTAIN and one.home is Home.THERE:
-            files = one.alike.files
-            yield Hit(
-                f"{_equal(one)}; it is of that save: {one.reason}",
-                _where(files),
-                touched=Touched.of(files=files),
-            )
-
-
-def _exchanged(context: Context, _: None) -> Iterator[Hit]:
-    """Find files that look like another one in every checkpoint beside that could be compared."""
-    neighbours = context.evidence.neighbours
-    at_home = {path for one in neighbours for path in one.matched}
-    seen: dict[str, list[tuple[str, Exchanged]]] = {}
-    for neighbour in neighbours:
-        for one in neighbour.exchanged:
-            seen.setdefault(one.file, []).append((neighbour.name, one))
-    for path, found in sorted(seen.items()):
-        told = [one.here for _, one in found if one.here is not None]
-        if path in at_home or (told and not any(told)):
-            continue
-        sure = bool(told) or len(found) > 1
-        name, first = found[0]
-        why = (
-            "the optimizer's moments go with the weights in the other file"
-            if told
-            else f"so it is in {len(found)} others"
-            if sure
-            else "nothing tells in which of the two they were exchanged"
-        )
-        yield Hit(
-            f"its numbers go on from those of {first.other} in {name}, and not from its own there: "
-            f"two files were exchanged; {why}",
-            _where([path]),
-            severity=None if sure else Severity.WARNING,
-        )
-
-
-def _equal(one: Placed) -> str:
-    alike = one.alike
-    moved = listed(list(alike.moved), 3)
-    return f"equal to the one in {alike.neighbour}, though {moved} moved on in other files"
-
-
-def _suspected(context: Context, _: None) -> Iterator[Hit]:
-    found = context.assessment
-    said = _proven(found)
-    for one in found.dissents:
-        if one.level is Level.LIKELY and one.file not in said:
-            said.add(one.file)
-            yield Hit(
-                f"{votes([one.file])} {one.step} ({what([one])}), {others(found, one.step)}; "
-                "parameters frozen or added later could look like this",
-                _where([one.file]),
-            )
-    for placed in found.placed:
-        proof, home = placed.alike.proof, placed.home
-        unsure = home is Home.OPEN and proof is Proof.CERTAIN
-        if said & set(placed.alike.files) or home is Home.HERE:
-            continue
-        if unsure or proof is Proof.LIKELY:
-            reason = placed.reason or "nothing tells which of the two it belongs to"
-            yield Hit(f"{_equal(placed)}; {reason}", _where(placed.alike.files))
-
-
-def _proven(found: Assessment) -> set[str]:
-    """Name the files of which another check says with certainty that they are of another step."""
-    said = {one.file for one in found.dissents if one.level is Level.CERTAIN}
-    for placed in found.placed:
-        if placed.alike.proof is Proof.CERTAIN and placed.home is Home.THERE:
-            said.update(placed.alike.files)
-    return said
-
-
-def _shared(context: Context, _: None) -> Iterator[Hit]:
-    found = context.assessment
-    ours: dict[str, list[Placed]] = {}
-    rows: dict[str, list[Placed]] = {}
-    for one in found.placed:
-        if one.home is Home.HERE and one.alike.proof >= Proof.LIKELY:
-            ours.setdefault(one.alike.neighbour, []).append(one)
-        elif one.alike.proof is Proof.EXPLAINED:
-            rows.setdefault(one.alike.neighbour, []).append(one)
-    for name, placed in rows.items():
-        files = [path for one in placed for path in one.alike.files]
-        yield Hit(
-            f"{listed(files, MOST_NAMES)}: equal in {name}, though "
-            f"{placed[0].alike.moved[0]} moved on in other files; rows that were not looked up look "
-            "like this, and so does a copied file",
-            _where(files),
-        )
-    # of a checkpoint that is itself mixed, nothing is said about its neighbours
-    for name, placed in ours.items() if not _proven(found) else ():
-        files = [path for one in placed for path in one.alike.files]
-        yield Hit(
-            f"{who(files)}: equal in {name} and belonging here ({placed[0].reason}), so it is that "
-            "one that is mixed",
-            _where(files),
-        )
-    for tie in found.ties:
-        step = tie.neighbour.step
-        shown = tie.everything and (not tie.moving or _original(found, step))
-        if shown and _other_step(found, step):
-            why = "that one is a copy" if tie.moving else "a copy, or nothing was learned between"
-            yield Hit(
-                f"all that was compared is equal to {tie.neighbour.name} of step {step}: {why}"
-            )
-
-
-def _other_step(found: Assessment, step: int | None) -> bool:
-    declared = found.evidence.declared
-    return declared is not None and step is not None and declared != step
-
-
-def _original(found: Assessment, step: int | None) -> bool:
-    """Tell whether what a checkpoint holds is of the step that it declares."""
-    said = {stamp.step for stamp in found.evidence.stamps}
-    saved = found.saved_as
-    if (found.evidence.declared in said) != (step in said):
-        return found.evidence.declared in said
-    return saved is not None and saved == found.evidence.declared
-
-
-def _duplicate(context: Context, _: None) -> Iterator[Hit]:
-    found = context.assessment
-    for tie in found.ties:
-        step = tie.neighbour.step
-        moving = tie.everything and tie.moving
-        if moving and _other_step(found, step) and not _original(found, step):
-            yield Hit(
-                f"all that was compared, moments and counters too, is equal to "
-                f"{tie.neighbour.name} of step {step}: one is a copy of the other"
-            )
-
-
 def _makers(context: Context, _: None) -> Iterator[Hit]:
     by_range: dict[str, list[str]] = {}
     for path, ranges in context.evidence.makers.items():
@@ -263,7 +135,7 @@ def _makers(context: Context, _: None) -> Iterator[Hit]:
 
 def _counters(context: Context, _: None) -> Iterator[Hit]:
     found = context.assessment
-    proven = _proven(found)
+    proven = proven_files(found)
     for one in found.dissents:
         if one.level is Level.POSSIBLE and one.file not in proven:
             yield Hit(
@@ -306,6 +178,7 @@ _DUPLICATE = (
     "it is no later state than the other: `ckptctl quarantine {checkpoint}` keeps it from being "
     "resumed from"
 )
+_SHRUNKEN = "look whether the trainer was to leave them out; else resume from one that has them: `ckptctl list {root}`"
 _LOOK = "compare it with the other checkpoints of {root}, and do not resume from it unless sure"
 
 
@@ -325,6 +198,9 @@ _OVERRIDES = {
     "stale-metadata": Override("a directory may be copied or renamed on purpose", words=True),
     "misnamed-checkpoint": Override("a directory may be named as one likes", words=True),
     "duplicate-save": Override("a copy may be meant as one", words=True),
+    "shrunken-checkpoint": Override(
+        "what a run needs to go on is known to whoever runs it", words=True
+    ),
     "mixed-torch": Override("releases of torch may differ between nodes, and files are read alike"),
 }
 """What of it a person may accept: evidence that has a harmless explanation too."""
@@ -342,20 +218,20 @@ def _checks() -> Iterable[Check[None]]:
             _torn,
         ),
         ("mixed-run", error, "Files or receipts are of different runs or saves.", _CHOOSE, _runs),
-        ("foreign-shard", error, "A file is the one of another checkpoint.", _CHOOSE, _foreign),
+        ("foreign-shard", error, "A file is the one of another checkpoint.", _CHOOSE, foreign),
         (
             "exchanged-shards",
             error,
             "Two files lie under each other's names.",
             _CHOOSE,
-            _exchanged,
+            exchanged,
         ),
         (
             "suspected-shard",
             warning,
             "A file may be of another step; the evidence allows something harmless too.",
             _LOOK,
-            _suspected,
+            suspected,
         ),
         (
             "stale-metadata",
@@ -376,7 +252,14 @@ def _checks() -> Iterable[Check[None]]:
             warning,
             "It holds the same as a checkpoint of another step.",
             _DUPLICATE,
-            _duplicate,
+            duplicate,
+        ),
+        (
+            "shrunken-checkpoint",
+            warning,
+            "It lacks keys that every older checkpoint beside it has. An error where they are required.",
+            _SHRUNKEN,
+            shrunken,
         ),
         ("mixed-torch", warning, "Files were written by different torch builds.", _LOOK, _makers),
         (
@@ -398,7 +281,7 @@ def _checks() -> Iterable[Check[None]]:
             note,
             "A file is equal in another checkpoint as well.",
             "`ckptctl verify {root}` says what it makes of the other one",
-            _shared,
+            shared,
         ),
     ):
         yield Check(
@@ -416,6 +299,7 @@ COMPARING = frozenset(
         "suspected-shard",
         "duplicate-save",
         "shared-shard",
+        "shrunken-checkpoint",
         "stale-metadata",
     }
 )

@@ -78,12 +78,28 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True)
+class Lacking:
+    """Keys by component that all older neighbours have, which are ``names``.
+
+    ``export`` is true where the weights are all there and nothing else is; ``later`` names a newer
+    checkpoint that has none of the keys either.
+    """
+
+    names: tuple[str, ...] = ()
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    export: bool = False
+    later: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """All of it for one checkpoint.
 
     ``files`` are the data files in use. ``declared`` is the step that the manifest states, else
     the directory's name; ``named`` is the part of the path that says so. ``makers`` hold, for each
-    file, the ranges of torch releases that write such items. ``gaps`` say what was not looked at.
+    file, the ranges of torch releases that write such items. ``beside`` counts the other checkpoints of
+    the run, of which ``neighbours`` were compared; ``lacking`` is what all older ones have and this
+    one has not. ``gaps`` say what was not looked at.
     """
 
     files: tuple[str, ...] = ()
@@ -95,6 +111,8 @@ class Evidence:
     makers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     receipts: tuple[Receipt, ...] = ()
     neighbours: tuple[Neighbour, ...] = ()
+    beside: int = 0
+    lacking: Lacking = field(default_factory=Lacking)
     gaps: tuple[Gap, ...] = ()
 
 

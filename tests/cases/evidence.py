@@ -6,6 +6,7 @@ import io
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint import DefaultSavePlanner
@@ -26,9 +27,15 @@ def writes_state(
     schedule: int | None = None,
     optimizer: str = "optimizer",
     name: str = "",
+    files: int = 1,
+    more: Mapping[str, object] | None = None,
+    without: tuple[str, ...] = (),
     states: Callable[[str], tuple[str, ...]] = lambda _: ("exp_avg", "exp_avg_sq"),
 ) -> Build:
-    """Save what one rank has: ``steps`` are those of the parameters, one number is that of all."""
+    """Save what one rank has: ``steps`` are those of the parameters, one number is that of all.
+
+    ``more`` is saved too, and what is called as in ``without`` is not.
+    """
     counted = (
         dict.fromkeys(LAYERS, step if steps is None else steps)
         if not isinstance(steps, Mapping)
@@ -52,7 +59,10 @@ def writes_state(
             state["train_state"] = {"step": progress}
         if schedule is not None:
             state["lr_scheduler"] = {"last_epoch": schedule, "_step_count": schedule + 1}
-        save_with_torch(root / (name or f"step-{step}"), state)
+        state |= more or {}
+        for key in without:
+            del state[key]
+        save_with_torch(root / (name or f"step-{step}"), state, files=files)
 
     return build
 
@@ -406,4 +416,196 @@ def _equals_what_torch_loads(root: Path) -> None:
         assert torch.equal(converted[fqn.partition(".")[0]][fqn.partition(".")[2]], loaded[fqn])
 
 
-CASES: list[Case] = [*STEPS, *MEANT]
+def run(*steps: int, **options: Any) -> Build:
+    """Save a run of checkpoints."""
+    return each(*(writes_state(n, progress=n, **options) for n in steps))
+
+
+def copies(path: str, other: str) -> Build:
+    """Put a file in place of another."""
+    return lambda root: shutil.copy(root / path, root / other)
+
+
+def within(folder: str, *builds: Build) -> Build:
+    """Move each checkpoint one level down: ``step-9/dist``."""
+
+    def build(root: Path) -> None:
+        each(*builds)(root)
+        for path in sorted(root.glob("step-*")):
+            path.rename(root / "aside")
+            path.mkdir()
+            (root / "aside").rename(path / folder)
+
+    return build
+
+
+def apart(*builds: Build) -> Build:
+    """Give each shard a directory of its own inside its checkpoint."""
+
+    def build(root: Path) -> None:
+        each(*builds)(root)
+        for path in sorted(root.glob("step-*")):
+            metadata = metadata_of(path)
+            for place in metadata.storage_data.values():
+                name, place.relative_path = place.relative_path, f"of/{place.relative_path}"
+                if (path / name).exists():
+                    (path / "of").mkdir(exist_ok=True)
+                    (path / name).rename(path / "of" / name)
+            write_metadata(path, metadata)
+
+    return build
+
+
+def layers(count: int) -> dict[str, int]:
+    """Return the parameters of a model with so many layers."""
+    return {f"layers.{n}.weight": 1 for n in range(count)}
+
+
+MANY = tuple(range(10, 201, 10))
+TWO = run(*MANY, files=2)
+STRAY = copies("step-10/__0_1.distcp", "step-200/__0_1.distcp")
+SHRUNKEN = "warning shrunken-checkpoint"
+EXPORT = ("optimizer", "train_state")
+LOADERS = {"dataloader": {f"dp_rank_{n}": {"pos": n, "seen": [n, n]} for n in range(4)}}
+LOADER = {"dataloader": {f"dp_rank_{n}": {"pos": n, "seen": [n]} for n in range(2)}}
+
+
+BESIDE: list[Case] = [
+    # ---- how many, and which
+    quiet(
+        "four of twenty neighbours",
+        run(*MANY),
+        "4 of 19 neighbours; ",
+        "were not compared",
+        step=200,
+    ),
+    quiet("all four neighbours", run(10, 20, 30, 40, 50), "all 4 neighbours", step=50),
+    told(
+        "a file of the first of twenty in the last",
+        each(TWO, STRAY),
+        10,
+        "error foreign-shard: __0_1.distcp",
+        "equal to the one in step-10",
+        step=200,
+    ),
+    told(
+        "a file of one before the shape of the run changed",
+        each(
+            run(10, 20, files=2),
+            run(30, 40, 50, 60, 70),
+            run(80, files=2),
+            copies("step-20/__0_1.distcp", "step-80/__0_1.distcp"),
+        ),
+        10,
+        "error foreign-shard",
+        "equal to the one in step-20",
+        step=80,
+    ),
+    # ---- in directories
+    told(
+        "a file of another step below the directory with the step",
+        within(
+            "dist", run(90, 100, files=2), copies("step-90/__0_1.distcp", "step-100/__0_1.distcp")
+        ),
+        10,
+        "error foreign-shard",
+        step=100,
+    ),
+    Case(
+        "a file of another step below the directory with the step, named directly",
+        within(
+            "dist", run(90, 100, files=2), copies("step-90/__0_1.distcp", "step-100/__0_1.distcp")
+        ),
+        ("verify", "{root}/step-100/dist"),
+        10,
+        says=("error foreign-shard",),
+    ),
+    told(
+        "a file of another step in a directory of the checkpoint",
+        each(
+            apart(run(90, 100, files=2)),
+            copies("step-90/of/__0_1.distcp", "step-100/of/__0_1.distcp"),
+        ),
+        10,
+        "error foreign-shard: of/__0_1.distcp",
+    ),
+    quiet("shards in directories", apart(run(90, 100, files=2)), "all 1 neighbour"),
+    quiet(
+        "checkpoints below the directory with the step",
+        within("dist", run(90, 100)),
+        "all 1 neighbour",
+    ),
+    quiet(
+        "parts below the directory with the step are no neighbours of each other",
+        each(within("model", run(90, 100)), run(100, name="step-100/other")),
+        "all 1 neighbour",
+    ),
+    # ---- keys
+    told(
+        "weights and optimizer are gone",
+        each(run(80, 90), run(100, without=("model", "optimizer"))),
+        0,
+        SHRUNKEN,
+        "it lacks keys that step-90, step-80 have",
+        "SUSPECT",
+    ),
+    told("the optimizer is gone", each(run(80, 90), run(100, without=("optimizer",))), 0, SHRUNKEN),
+    told(
+        "the optimizer is gone, beside one alone",
+        each(run(90), run(100, without=("optimizer",))),
+        0,
+        SHRUNKEN,
+    ),
+    told(
+        "half of the layers are gone",
+        each(run(80, 90, steps=layers(6)), run(100, steps=layers(3))),
+        0,
+        SHRUNKEN,
+        "layers.3.weight",
+    ),
+    Case(
+        "what is required is gone",
+        each(run(80, 90, steps=layers(6)), run(100, steps=layers(3))),
+        ("verify", "{root}/step-100", "--require", "weights"),
+        10,
+        says=("error shrunken-checkpoint",),
+    ),
+    Case(
+        "what is gone is not handed out",
+        each(run(80, 90), run(100, without=("model", "optimizer"))),
+        ("resolve", "{root}", "--allow-uncommitted"),
+        facts={"name": "step-90"},
+    ),
+    quiet("the middle one is whole", each(run(80, 90, 110), run(100)), step=90),
+    quiet("keys are new", each(run(80, 90, without=("optimizer",)), run(100))),
+    quiet(
+        "an export of the weights at the end",
+        each(run(80, 90), run(100, without=EXPORT)),
+        "note shrunken-checkpoint",
+    ),
+    Case(
+        "an export of the weights where a resume is asked for",
+        each(run(80, 90), run(100, without=EXPORT)),
+        ("verify", "{root}/step-100", "--require", "resume"),
+        10,
+        says=("error shrunken-checkpoint",),
+    ),
+    quiet(
+        "the optimizer is gone from the next one too",
+        each(run(80, 90), run(100, 110, without=("optimizer",))),
+        "note shrunken-checkpoint",
+    ),
+    quiet(
+        "light saves between whole ones",
+        each(run(70, 90), run(80, 100, without=("optimizer",))),
+    ),
+    quiet("fewer ranks read the data", each(run(80, 90, more=LOADERS), run(100, more=LOADER))),
+    quiet("the first of a run", run(100)),
+    quiet(
+        "a damaged neighbour",
+        each(run(80, 90), lambda root: (root / "step-90/.metadata").write_bytes(b"x"), run(100)),
+    ),
+]
+
+
+CASES: list[Case] = [*STEPS, *MEANT, *BESIDE]

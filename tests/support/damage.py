@@ -498,12 +498,15 @@ def load_with_torch(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-def save_with_torch(checkpoint: Path, state: dict[str, Any], planner: Any = None) -> None:
+def save_with_torch(
+    checkpoint: Path, state: dict[str, Any], planner: Any = None, *, files: int = 1
+) -> None:
     """Save a state dict with torch from one process."""
     import torch.distributed.checkpoint as dcp
 
+    writer = dcp.FileSystemWriter(checkpoint, thread_count=files)
     with _quiet_torch():
-        dcp.save(state, checkpoint_id=checkpoint, planner=planner, no_dist=True)
+        dcp.save(state, storage_writer=writer, planner=planner, no_dist=True)
 
 
 def fingerprint(state: dict[str, Any]) -> dict[str, tuple[str, bytes]]:

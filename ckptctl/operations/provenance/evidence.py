@@ -10,7 +10,8 @@ from ckptctl.model.finding import Coverage, Gap, GapKind, Stage
 from ckptctl.model.manifest import RECEIPTS, Receipt
 from ckptctl.operations.located import Located
 from ckptctl.operations.provenance.collect import Collection
-from ckptctl.operations.provenance.neighbours import named_part, neighbours_of
+from ckptctl.operations.provenance.neighbours import Compared, neighbours_of
+from ckptctl.operations.provenance.siblings import named_part
 from ckptctl.operations.verify.options import Options
 from ckptctl.provenance.counters import RunMark, Stamp
 from ckptctl.provenance.evidence import Evidence, Identity, Source
@@ -45,28 +46,31 @@ def gather(
     ]
     said = context.beside.says
     stamps = (*collected.stamps, *(one for one in said if isinstance(one, Stamp)))
+    declared = by_name if declared is None else declared
+    compared = Compared()
+    if plan is not None:
+        compared = neighbours_of(
+            located,
+            context,
+            plan,
+            collected.summaries,
+            workers=options.workers,
+            numbers=not options.quick and options.asks("exchanged-shards"),
+            torn=stamps if torn_at(stamps) else (),
+            older_than=declared if options.asks("shrunken-checkpoint") else None,
+        )
     return Evidence(
         files=tuple(sorted({*context.present, *companions})),
-        declared=by_name if declared is None else declared,
+        declared=declared,
         named=named,
         stamps=stamps,
         counters=tuple(collected.counters),
         runs=(*collected.runs, *(one for one in said if isinstance(one, RunMark))),
         makers=dict(collected.makers),
         receipts=tuple(_receipts(located, context, gaps)),
-        neighbours=tuple(
-            neighbours_of(
-                located,
-                context,
-                plan,
-                collected.summaries,
-                workers=options.workers,
-                numbers=not options.quick and options.asks("exchanged-shards"),
-                torn=stamps if torn_at(stamps) else (),
-            )
-            if plan is not None
-            else ()
-        ),
+        neighbours=compared.neighbours,
+        beside=compared.total,
+        lacking=compared.lacking,
         gaps=tuple(gaps),
     )
 
@@ -101,7 +105,11 @@ def coverage_of(context: Context) -> list[Coverage]:
             if one.problem
         ]
         done = len(found) - len(bad)
-        rows.append(Coverage(Stage.IDENTITY, "neighbours", done, len(found), gaps=tuple(bad)))
+        total = max(context.evidence.beside, len(found))
+        left = total - len(found)
+        if left:
+            bad.append(Gap(GapKind.NOT_COMPARED, "neighbours further away were not compared", left))
+        rows.append(Coverage(Stage.IDENTITY, "neighbours", done, total, gaps=tuple(bad)))
     unread = context.evidence.gaps
     if unread:
         total = sum(gap.count for gap in unread)

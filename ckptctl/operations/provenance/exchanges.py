@@ -20,6 +20,7 @@ from ckptctl.model.checkpoint import Item, TensorEntry
 from ckptctl.operations.located import Located
 from ckptctl.operations.provenance.collect import Plan
 from ckptctl.operations.provenance.compare_items import Twins, readable_beside, twins_of
+from ckptctl.pattern import pattern
 from ckptctl.provenance.counters import moment_of
 from ckptctl.provenance.evidence import Exchanged, Likeness
 from ckptctl.storage import Reader
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _MOST_FILES, _MOST_ITEMS, _MOST_BYTES = 64, 4, 16 << 10
 _FEWEST, _PADDING = 64, 128
+_DIGITS = pattern(r"\d+")
 _AFAR = 8
 """Files compared where each read is a request: a few reads of each are enough to wait for."""
 
@@ -115,7 +117,8 @@ def _groups(context: Context) -> Iterable[list[str]]:
     items = context.checkpoint.items
     alike: dict[tuple[str, int, int], list[str]] = {}
     for path, size in context.present.items():
-        folder, count = path.rpartition("/")[0], len(context.layouts[path].indices)
+        folder = _DIGITS.sub("#", path.rpartition("/")[0])  # each rank may have its own
+        count = len(context.layouts[path].indices)
         alike.setdefault((folder, size, count), []).append(path)
     for paths in alike.values():
         exact: dict[tuple[tuple[int, int], ...], list[str]] = {}

@@ -7,107 +7,38 @@ these are equal are compared closely, item by item through the other checkpoint'
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from ckptctl.checks import Context
-from ckptctl.dataclass import dataclass, replace
-from ckptctl.errors import CkptctlError, MalformedData, NotFound, StorageError
-from ckptctl.formats.items.crc_summary import CrcSummary, says_something, summary_of
-from ckptctl.model.checkpoint import File
+from ckptctl.dataclass import dataclass, field, replace
+from ckptctl.errors import CkptctlError, MalformedData, StorageError
+from ckptctl.formats.items.crc_summary import CrcSummary, summary_of
 from ckptctl.model.manifest import MANIFEST, Manifest
-from ckptctl.model.names import CheckpointName, parse_name, steps_of
-from ckptctl.operations.find import place_at
 from ckptctl.operations.located import Located
-from ckptctl.operations.place import Place, read_manifest, split
+from ckptctl.operations.place import read_manifest
 from ckptctl.operations.provenance.collect import Plan, Spot
 from ckptctl.operations.provenance.compare_items import compare_items
 from ckptctl.operations.provenance.exchanges import exchanges_with
+from ckptctl.operations.provenance.lacking import lacking_beside
+from ckptctl.operations.provenance.siblings import Sibling, Siblings, counts, nearest, siblings_of
 from ckptctl.operations.provenance.steps import steps_in
 from ckptctl.provenance.counters import Stamp
-from ckptctl.provenance.evidence import Likeness, Neighbour
-from ckptctl.storage import Reader, Store
+from ckptctl.provenance.evidence import Lacking, Neighbour
 from ckptctl.storage.traffic import is_remote, tasks
 
 MOST_NEIGHBOURS = 4
 _MOST_OPENED = 8000
-_MOST_LOOKED_AT = 16
 _MOST_CLOSE = 64
 _SAVE_ID_TAIL = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Sibling:
-    """Another checkpoint of the same root: where it is, and its files by name."""
+class Compared:
+    """Neighbours that were compared, of how many, and the keys that all older ones have."""
 
-    located: Located
-    step: int | None
-    files: Mapping[str, File]
-
-    @property
-    def path(self) -> str:
-        """Where it lies, which is its name too."""
-        return self.located.place.path
-
-    def open(self, path: str) -> Reader:
-        """Open one of its files."""
-        file = self.files.get(path)
-        return self.located.open(path, file.size if file is not None else None, ahead=False)
-
-    def metadata(self) -> str:
-        """The first file of its metadata."""
-        return self.located.place.layout.metadata(self.files)[0]
-
-
-def named_part(store: Store, place: Place) -> tuple[str, int | None]:
-    """Return the part of a checkpoint's path that names its step, and the step; else its own name."""
-    parts = place.path.split("/") if place.path else []
-    root = split(store.url)[1]
-    for part in reversed([root, *parts]):
-        step = parse_name(part).step
-        if step is not None and (step == place.name.step or not part.isdigit()):
-            return part, step
-    return parts[-1] if parts else root, place.name.step
-
-
-def siblings(store: Store, place: Place) -> Iterator[Sibling]:
-    """Yield the other checkpoints beside it of its layout, the nearest by step first.
-
-    Those without a step come last. A checkpoint that was opened as a root by itself has none.
-    """
-    if not place.path:
-        return
-    above, _, own_name = place.path.rpartition("/")
-    own = named_part(store, place)[1]
-    found: list[tuple[CheckpointName, str]] = []
-    entries = store.entries(above)
-    names = [parse_name(entry.name) for entry in entries]
-    if own is not None and parse_name(own_name).step is None:  # only siblings tell its step
-        names = steps_of([entry.name for entry in entries])
-    for entry, name in zip(entries, names, strict=True):
-        # a link is another name of a checkpoint and no other checkpoint
-        other = entry.kind == "directory" and entry.target is None and entry.name != own_name
-        if other and not name.staging and not entry.name.startswith(("ckptctl.", ".")):
-            found.append((name, entry.path))
-
-    def distance(one: tuple[CheckpointName, str]) -> tuple[bool, int, int, str]:
-        step = one[0].step
-        same = itertools.takewhile(
-            lambda ab: ab[0] == ab[1], zip(one[0].text, own_name, strict=False)
-        )
-        like = len(list(same))
-        far = -(step or 0) if own is None else abs((step or 0) - own)
-        return step is None, far, -like, one[1]
-
-    for name, path in sorted(found, key=distance)[:_MOST_LOOKED_AT]:
-        try:
-            beside = place_at(store, path, place.layout)
-            files = beside.files(store) if beside is not None else {}
-        except NotFound:
-            continue
-        if beside is not None and beside.layout.metadata(files):
-            whole = {path: file for path, file in files.items() if file.is_file}
-            yield Sibling(Located(store, beside), name.step, whole)
+    neighbours: tuple[Neighbour, ...] = ()
+    total: int = 0
+    lacking: Lacking = field(default_factory=Lacking)
 
 
 def neighbours_of(
@@ -119,8 +50,9 @@ def neighbours_of(
     workers: int | None = 1,
     numbers: bool = False,
     torn: Iterable[Stamp] = (),
-) -> list[Neighbour]:
-    """Compare a checkpoint with up to four others of its root.
+    older_than: int | None = None,
+) -> Compared:
+    """Compare a checkpoint with up to four others of its root, the nearest by step and in content.
 
     ``summaries`` are those that were picked up of its own items; with ``numbers`` those of a few
     items are read here and there. ``torn`` are steps that look as if a save had been taken while the
@@ -130,21 +62,23 @@ def neighbours_of(
     stamps = tuple(torn)
     most = max(1, min(MOST_NEIGHBOURS, _MOST_OPENED // max(1, len(context.present))))
     found: list[Neighbour] = []
+    every, lacking = Siblings(), Lacking()
     try:
-        known = list(itertools.islice(siblings(located.store, located.place), _MOST_LOOKED_AT))
-        for sibling in known[:most]:
+        every = siblings_of(located.store, located.place)
+        for sibling in nearest(every.known, context, plan, summaries, most):
             one = _compare(located, context, plan, summaries, sibling, workers)
             if numbers and not one.problem:
                 one = _with_exchanges(one, located, context, plan, sibling)
             if stamps and not one.problem:
                 one = _with_steps(one, sibling, stamps)
             if one.alike and one.unlike:
-                one = replace(one, kin=_kin(sibling, known, plan, one.alike | one.unlike))
+                one = replace(one, kin=_kin(sibling, every.known, plan, one.alike | one.unlike))
             found.append(one)
+        lacking = lacking_beside(context.checkpoint, every.known, older_than)
     except CkptctlError as error:
         above = located.place.path.rpartition("/")[0] or "."
         found.append(Neighbour(above, problem=str(error)))
-    return found
+    return Compared(tuple(found), max(every.total, len(found)), lacking)
 
 
 def _with_exchanges(
@@ -166,7 +100,7 @@ def _with_steps(one: Neighbour, sibling: Sibling, stamps: Iterable[Stamp]) -> Ne
 
 
 def _kin(
-    sibling: Sibling, known: list[Sibling], plan: Plan, files: frozenset[str]
+    sibling: Sibling, known: Iterable[Sibling], plan: Plan, files: frozenset[str]
 ) -> dict[str, frozenset[str]]:
     """Find what a checkpoint that shares some files shares with others: it may be the mixed one."""
     found: dict[str, frozenset[str]] = {}
@@ -302,8 +236,3 @@ def _by_summaries(
     else:
         answers = map(look, paths)
     return {path: equal for path, equal in answers if equal is not None}
-
-
-def counts(kind: Likeness, found: CrcSummary) -> bool:
-    """Tell whether equality with such a summary says anything: zeros are equal everywhere."""
-    return kind is Likeness.COUNT or says_something(found)

@@ -1,0 +1,245 @@
+"""The other checkpoints of a run: where they lie, and which of them are the nearest to one.
+
+The nearest by step come first. Of many the last to be compared are chosen by content: a file that was
+copied from a checkpoint far away is found where it came from.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from ckptctl.checks import Context
+from ckptctl.dataclass import dataclass
+from ckptctl.errors import MalformedData, NotFound, StorageError
+from ckptctl.formats.items.crc_summary import CrcSummary, says_something, summary_of
+from ckptctl.model.checkpoint import File
+from ckptctl.model.names import CheckpointName, parse_name, steps_of
+from ckptctl.model.paths import join
+from ckptctl.operations.find import place_at
+from ckptctl.operations.located import Located
+from ckptctl.operations.place import Place, split
+from ckptctl.operations.provenance.collect import Plan, Spot
+from ckptctl.provenance.evidence import Likeness
+from ckptctl.storage import Entry, Reader, Store, open_store
+from ckptctl.storage.traffic import is_remote
+
+_MOST_NEAR, _MOST_AFAR, _MOST_FILES = 64, 16, 8000
+"""Others that are listed, each a request where the storage is remote, and files in all of them."""
+
+_MOST_PROBES = 512
+_BY_NUMBER = 2
+_UPWARDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sibling:
+    """Another checkpoint of the same root: where it is, and its files by name."""
+
+    located: Located
+    step: int | None
+    files: Mapping[str, File]
+
+    @property
+    def path(self) -> str:
+        """Where it lies, which is its name too."""
+        return self.located.place.path
+
+    def open(self, path: str) -> Reader:
+        """Open one of its files."""
+        file = self.files.get(path)
+        return self.located.open(path, file.size if file is not None else None, ahead=False)
+
+    def metadata(self) -> str:
+        """The first file of its metadata."""
+        return self.located.place.layout.metadata(self.files)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Siblings:
+    """The others that were looked at, the nearest by step first, and how many there are in all."""
+
+    known: tuple[Sibling, ...] = ()
+    total: int = 0
+
+
+def named_part(store: Store, place: Place) -> tuple[str, int | None]:
+    """Return the part of a checkpoint's path that names its step, and the step; else its own name."""
+    parts = place.path.split("/") if place.path else []
+    root = split(store.url)[1]
+    for part in reversed([root, *parts]):
+        step = parse_name(part).step
+        if step is not None and (step == place.name.step or not part.isdigit()):
+            return part, step
+    return parts[-1] if parts else root, place.name.step
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """Where the checkpoints of a run lie beside each other: ``tail`` leads from there into each."""
+
+    store: Store
+    above: str
+    own: str
+    tail: str
+    entries: Sequence[Entry]
+
+
+def siblings_of(store: Store, place: Place) -> Siblings:
+    """Look at the other checkpoints of its layout, the nearest by step first.
+
+    Those without a step come last. A checkpoint that was opened as a root by itself has none.
+    """
+    if not place.path:
+        return Siblings()
+    level = _level(store, place.path)
+    own = named_part(store, place)[1]
+    found: list[tuple[CheckpointName, str]] = []
+    names = [parse_name(entry.name) for entry in level.entries]
+    if own is not None and parse_name(level.own).step is None:  # only siblings tell its step
+        names = steps_of([entry.name for entry in level.entries])
+    for entry, name in zip(level.entries, names, strict=True):
+        # a link is another name of a checkpoint and no other checkpoint
+        other = entry.kind == "directory" and entry.target is None and entry.name != level.own
+        if other and not name.staging and not entry.name.startswith(("ckptctl.", ".")):
+            found.append((name, join(entry.path, level.tail) if level.tail else entry.path))
+
+    def distance(one: tuple[CheckpointName, str]) -> tuple[bool, int, int, str]:
+        step = one[0].step
+        same = itertools.takewhile(
+            lambda ab: ab[0] == ab[1], zip(one[0].text, level.own, strict=False)
+        )
+        like = len(list(same))
+        far = -(step or 0) if own is None else abs((step or 0) - own)
+        return step is None, far, -like, one[1]
+
+    found.sort(key=distance)
+    most = _MOST_AFAR if is_remote(level.store) else _MOST_NEAR
+    known: list[Sibling] = []
+    listed, files = 0, 0
+    for name, path in found[:most]:
+        listed += 1
+        one = _opened(level.store, path, name, place)
+        if one is not None:
+            known.append(one)
+            files += len(one.files)
+        if files > _MOST_FILES:
+            break
+    rest = sum(name.step is not None for name, _ in found[listed:])
+    return Siblings(tuple(known), len(known) + rest)
+
+
+def _opened(store: Store, path: str, name: CheckpointName, place: Place) -> Sibling | None:
+    try:
+        beside = place_at(store, path, place.layout)
+        files = beside.files(store) if beside is not None else {}
+    except NotFound:
+        return None
+    if beside is None or not beside.layout.metadata(files):
+        return None
+    whole = {path: file for path, file in files.items() if file.is_file}
+    return Sibling(Located(store, beside), name.step, whole)
+
+
+def _level(store: Store, path: str) -> _Level:
+    """Find the directory whose name has the step, if it is not the checkpoint's own: ``step-9/dist``.
+
+    It may lie above what was opened. Where others lie beside the checkpoint, theirs is the level.
+    """
+    above, _, own = path.rpartition("/")
+    entries = tuple(store.entries(above))
+    here = _Level(store, above, own, "", entries)
+    if parse_name(own).step is not None or any(
+        entry.kind == "directory" and parse_name(entry.name).step is not None for entry in entries
+    ):
+        return here
+    parts = path.split("/")
+    for at in range(len(parts) - 2, -1, -1):
+        if parse_name(parts[at]).step is not None:
+            above, tail = "/".join(parts[:at]), "/".join(parts[at + 1 :])
+            return _Level(store, above, parts[at], tail, tuple(store.entries(above)))
+    url, tail = store.url, path
+    for _ in range(_UPWARDS):
+        parent, name = split(url)
+        if not parent or not name:
+            break
+        if parse_name(name).step is not None:
+            try:
+                outer = open_store(parent)
+                return _Level(outer, "", name, tail, tuple(outer.entries()))
+            except StorageError:
+                break  # it may be read no further up
+        url, tail = parent, f"{name}/{tail}"
+    return here
+
+
+def nearest(
+    siblings: Sequence[Sibling],
+    context: Context,
+    plan: Plan,
+    summaries: Mapping[tuple[str, int], CrcSummary],
+    most: int,
+) -> list[Sibling]:
+    """Choose those to compare with: the nearest by step, and of all the nearest in content.
+
+    Those whose files are called and are as long as the files here come first. In a remote storage
+    no item is read for the choice.
+    """
+    if len(siblings) <= most:
+        return list(siblings)
+    equal = dict.fromkeys(range(len(siblings)), 0)
+    if not is_remote(siblings[0].located.store):
+        equal |= _equal(siblings, context, plan, summaries)
+    other = [not _same_shape(one, context) for one in siblings]
+    numbers = range(len(siblings))
+    by_number = sorted(numbers, key=lambda i: (other[i], i))[: min(_BY_NUMBER, most - 1)]
+    by_content = sorted(numbers, key=lambda i: (-equal[i], other[i], i))
+    chosen = list(dict.fromkeys([*by_number, *by_content]))[:most]
+    return [siblings[i] for i in sorted(chosen)]
+
+
+def _same_shape(one: Sibling, context: Context) -> bool:
+    """Tell whether most files are there under the same names and as long."""
+    same = sum(
+        path in one.files and one.files[path].size == size for path, size in context.present.items()
+    )
+    return 2 * same >= len(context.present)
+
+
+def _equal(
+    siblings: Sequence[Sibling],
+    context: Context,
+    plan: Plan,
+    summaries: Mapping[tuple[str, int], CrcSummary],
+) -> dict[int, int]:
+    """Count the files of each of which one item is equal there, within a budget of reads."""
+    spots: list[tuple[Spot, CrcSummary]] = []
+    for path, held in plan.spots.items():
+        if path in context.present:
+            for spot in held:
+                own = summaries.get((path, spot.offset))
+                if own is not None and counts(spot.kind, own):
+                    spots.append((spot, own))
+                    break
+    budget = max(1, _MOST_PROBES // len(siblings))
+    stride = max(1, -(-len(spots) // budget))
+    found = {}
+    for number, one in enumerate(siblings):
+        found[number] = sum(_is_equal(one, spot, own, context) for spot, own in spots[::stride])
+    return found
+
+
+def _is_equal(one: Sibling, spot: Spot, own: CrcSummary, context: Context) -> bool:
+    file = one.files.get(spot.path)
+    if file is None or file.size != context.present[spot.path]:
+        return False
+    try:
+        with one.open(spot.path) as reader:
+            return summary_of(reader, spot.offset, spot.length) == own
+    except (StorageError, MalformedData):
+        return False
+
+
+def counts(kind: Likeness, found: CrcSummary) -> bool:
+    """Tell whether equality with such a summary says anything: zeros are equal everywhere."""
+    return kind is Likeness.COUNT or says_something(found)
