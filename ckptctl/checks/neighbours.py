@@ -29,9 +29,13 @@ def _where(files: Sequence[str]) -> Location:
 
 
 def foreign(context: Context, _: None) -> Iterator[Hit]:
+    told: set[str] = set()  # several may hold the same file
     for one in context.assessment.placed:
         if one.alike.proof is Proof.CERTAIN and one.home is Home.THERE:
             files = one.alike.files
+            if told.issuperset(files):
+                continue
+            told.update(files)
             yield Hit(
                 f"{_equal(one)}; it is of that save: {one.reason}",
                 _where(files),
