@@ -9,7 +9,8 @@ from ckptctl.errors import CkptctlError, MalformedData
 from ckptctl.model.checkpoint import Item
 from ckptctl.operations.located import Located
 from ckptctl.operations.provenance.compare_items import readable_beside
-from ckptctl.operations.provenance.neighbours import MOST_NEIGHBOURS, siblings
+from ckptctl.operations.provenance.neighbours import MOST_NEIGHBOURS
+from ckptctl.operations.provenance.siblings import siblings_of
 
 _ZIP = b"PK\3\4"
 _MOST = 32
@@ -26,7 +27,7 @@ def saved_elsewhere(located: Located, texts: Iterable[Item]) -> Mapping[str, str
     saved: dict[str, str] = {}
     others: set[str] = set()
     try:
-        for sibling in itertools.islice(siblings(located.store, located.place), MOST_NEIGHBOURS):
+        for sibling in siblings_of(located.store, located.place).known[:MOST_NEIGHBOURS]:
             for fqn, is_saved in _forms(sibling.located, wanted).items():
                 if is_saved:
                     saved.setdefault(fqn, sibling.path)
