@@ -48,11 +48,14 @@ class Box:
 
     def overlap(self, other: Box) -> Box | None:
         """Return the common part of two boxes, or None where they share no element."""
-        low = tuple(map(max, self.offsets, other.offsets))
-        high = tuple(map(min, self.ends, other.ends))
-        if any(h <= lo for lo, h in zip(low, high, strict=True)):
-            return None
-        return Box(low, tuple(h - lo for lo, h in zip(low, high, strict=True)))
+        offsets, sizes = [], []
+        for a, m, b, n in zip(self.offsets, self.sizes, other.offsets, other.sizes, strict=False):
+            low, high = max(a, b), min(a + m, b + n)
+            if high <= low:
+                return None
+            offsets.append(low)
+            sizes.append(high - low)
+        return Box(tuple(offsets), tuple(sizes))
 
 
 @dataclass(frozen=True, slots=True)

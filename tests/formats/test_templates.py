@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from ckptctl.crc import crc32
+from ckptctl.errors import MalformedData
 from ckptctl.formats.items import templates as module
+from ckptctl.formats.items.storage import locate_tensor
+from ckptctl.formats.items.templates import Templates
+from ckptctl.model.checkpoint import Item, Stored
+from ckptctl.operations.content.tensors import TensorSource
 from slow.fuzz import zips
-from support.alike import SHAPE, Tensor, exchanged, tried, written
+from slow.fuzz.memory import Bytes, MemoryStore
+from support.alike import PATH, SHAPE, Tensor, exchanged, mixed, tried, written
 
 CONTENT = pytest.mark.parametrize("content", [True, False], ids=["content", "quick"])
 
@@ -270,3 +278,70 @@ def test_what_is_passed_is_never_what_the_careful_look_refuses() -> None:
     taught, passed = tried(150, 11)
     assert taught > 60
     assert passed > 20
+
+
+def located(tensor: Tensor, data: bytes, item: Item, templates: Templates | None) -> Stored | str:
+    """Find a storage, or say why it is not found."""
+    try:
+        return locate_tensor(Bytes(data), item, templates)
+    except MalformedData as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (64, 128), (0, 4)])
+def test_storages_are_found_where_a_careful_look_finds_them(shape: tuple[int, ...]) -> None:
+    tensor = Tensor([written(number, shape=shape) for number in range(6)], shape=shape)
+    templates = Templates()
+    for item in tensor.items:
+        found = located(tensor, tensor.whole, item, templates)
+        assert found == located(tensor, tensor.whole, item, None)
+        assert isinstance(found, Stored)
+    assert [len(form.templates) for form in templates.forms.values()] == [1]
+    good, rng = written(9, shape=shape), random.Random(3)
+    item = replace(tensor.items[0], length=len(good))
+    for _ in range(400):
+        data = mixed(rng, good)
+        one = replace(item, length=len(data))
+        assert located(tensor, data, one, templates) == located(tensor, data, one, None)
+
+
+def test_a_strided_big_endian_storage_is_found_alike() -> None:
+    torch = pytest.importorskip("torch")
+    datas = []
+    for number in range(5):
+        out = io.BytesIO()
+        torch.save(torch.full((6, 4), float(number)).t(), out)
+        records = zips.take_apart(out.getvalue())
+        datas.append(zips.put_together(zips.with_record(records, b"byteorder", b"big")))
+    tensor = Tensor(datas, shape=(4, 6))
+    templates = Templates()
+    for item in tensor.items:
+        found = located(tensor, tensor.whole, item, templates)
+        assert found == located(tensor, tensor.whole, item, None)
+        assert isinstance(found, Stored)
+        assert (found.stride, found.little) == ((1, 4), False)
+    assert any(form.templates for form in templates.forms.values())
+
+
+def test_items_are_copied_whole_and_the_damaged_one_is_named(tensor: Tensor) -> None:
+    class Kept(bytearray):
+        def write(self, data: bytes | memoryview) -> None:
+            self.extend(data)
+
+    datas = [written(number) for number in range(6)]
+    tensor = Tensor(datas)
+    start, _ = payload_of(datas[5])
+    bad = tensor.whole[: tensor.items[5].offset + start] + b"\xaa"
+    bad += tensor.whole[len(bad) :]
+    for data, damaged in ((tensor.whole, False), (bad, True)):
+        store = MemoryStore({PATH: data})
+        with TensorSource(store, "", tensor.context.checkpoint) as source:
+            for items in (tensor.items[:5], tensor.items[5:]):
+                out = Kept()
+                if damaged and items[0] is tensor.items[5]:
+                    with pytest.raises(MalformedData, match="CRC-32"):
+                        source.copy(items, out)
+                    continue
+                source.copy(items, out)
+                assert bytes(out) == data[items[0].offset : items[-1].end]
+            assert not source.unchecked

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from ckptctl.checks import ITEM_CHECKS, Context
 from ckptctl.formats.items.scan import scan_items
-from ckptctl.formats.items.templates import Lane, Templates
+from ckptctl.formats.items.templates import Lane, Templates, by_form
 from ckptctl.formats.torch.zip_writer import write_tensor
 from ckptctl.model.checkpoint import Checkpoint, File, Item, Items, TensorEntry
 from ckptctl.model.geometry import Box, Boxes
@@ -58,7 +58,7 @@ class Tensor:
         files = {PATH: File(PATH, at)}
         found = Checkpoint("dcp", files, (".metadata",), {KEY: entry}, Items.of(self.items))
         self.context = Context.of(found)
-        self.templates = Templates(self.context.boxes)
+        self.templates = Templates(by_form(self.context.boxes))
 
     @property
     def whole(self) -> bytes:

@@ -12,6 +12,7 @@ from ckptctl.errors import MalformedData, ShortRead, Unsupported
 from ckptctl.formats.items import transforms
 from ckptctl.formats.items.bytes import RUN
 from ckptctl.formats.items.scan import scan_items
+from ckptctl.formats.items.templates import Lane, Templates
 from ckptctl.model.checkpoint import Item, Stored
 from ckptctl.model.observation import ItemSeen
 from ckptctl.storage import Reader
@@ -78,29 +79,52 @@ def look(reader: Reader, item: Item, *, tensor: bool) -> ItemSeen:
 
     Raises ``MalformedData`` where it is damaged.
     """
+    (seen,) = _looked(reader, item, tensor=tensor)
+    return seen
+
+
+def _looked(
+    reader: Reader, item: Item, *, tensor: bool, lane: Lane | None = None
+) -> Iterator[ItemSeen]:
     if item.offset < 0 or item.length < 0 or item.end > reader.size:
         raise MalformedData(
             f"{item.path}: {item.fqn}: bytes {item.offset}-{item.end} of {reader.size}"
         )
-    (seen,) = scan_items(
+    for seen in scan_items(
         reader,
         [item],
         content=False,
         is_tensor=lambda _: tensor,
         expected_bytes=lambda _: None,
         probe=True,
-    )
-    if seen.faults:
-        raise MalformedData(f"{item.path}: {item.fqn}: {seen.faults[0].message}")
-    return seen
+        lane=lane,
+    ):
+        if seen.faults:
+            raise MalformedData(f"{item.path}: {item.fqn}: {seen.faults[0].message}")
+        yield seen
 
 
-def locate_tensor(reader: Reader, item: Item) -> Stored:
+def locate_tensor(reader: Reader, item: Item, templates: Templates | None = None) -> Stored:
     """Find a tensor's storage inside its item; the ends of the item are read, not its payload.
 
-    Raises ``MalformedData`` where the item is damaged or does not hold a tensor.
+    What is like others by ``templates`` need not be parsed. Raises ``MalformedData`` where the item
+    is damaged or does not hold a tensor.
     """
-    seen = look(reader, item, tensor=True)
+    lane = Lane(templates, content=False) if templates is not None else None
+    seen = next(_looked(reader, item, tensor=True, lane=lane), None)
+    if lane is not None and lane.last is not None and seen is None:
+        template, crc = lane.last
+        return template.stored(item.offset, crc)
+    if seen is None:
+        raise MalformedData(f"{item.path}: {item.fqn}: nothing was read of it")
+    found = _stored(seen)
+    if lane is not None and found.kind == "plain":
+        lane.learn(seen)
+    return found
+
+
+def _stored(seen: ItemSeen) -> Stored:
+    item = seen.item
     payload = seen.payload
     if payload is None:
         raise MalformedData(f"{item.path}: {item.fqn}: its data.pkl is damaged")

@@ -9,16 +9,17 @@ does not fit is looked at with care like any other item.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container, Hashable
 from struct import Struct, unpack_from
+from typing import TypeAlias
 
 from ckptctl.crc import crc32
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
 from ckptctl.formats.items.bytes import ItemBytes
 from ckptctl.formats.torch import zip as torchzip
-from ckptctl.model.checkpoint import BoxIndex, Item
-from ckptctl.model.observation import ItemSeen, RecordSeen
+from ckptctl.model.checkpoint import BoxIndex, Item, Stored
+from ckptctl.model.observation import ItemSeen, Payload, RecordSeen
 
 _LARGEST = 16 << 10
 """Bytes around a payload, of which a copy is kept."""
@@ -27,6 +28,7 @@ _MOST_FORMS = 2048
 _MOST_EACH = 4
 _MOST_TRIES = 16
 _ID, _HALF = ".data/serialization_id", 20
+_ORDER = "byteorder"
 _TRAILER, _LINE = 16, 46
 _CRC, _LOCAL_CRC, _CENTRAL_CRC = 4, 14, 16
 
@@ -37,8 +39,9 @@ class Template:
 
     The payload lies at ``[start, start + size)`` of the item. ``tail`` takes what lies behind it
     apart into what is ``fixed`` and what is not, in turn. ``half`` is the CRC-32 of the half of the
-    serialization id that is fixed, None where items have no id. ``records`` counts records, ``cast``
-    are the dtypes that items hold and should hold, where these differ and nobody minds.
+    serialization id that is fixed, None where items have no id. ``payload`` is what the pickle says
+    of the tensor, ``little`` the order of its bytes; ``records`` counts records. ``cast`` are the
+    dtypes that items hold and should hold, where these differ and nobody minds.
     """
 
     head: bytes
@@ -47,9 +50,17 @@ class Template:
     start: int
     size: int
     half: int | None
+    payload: Payload
+    little: bool
     records: int
     torch_versions: str
     cast: tuple[str, str] | None = None
+
+    def stored(self, offset: int, crc: int) -> Stored:
+        """Say where the tensor lies of an item that begins at ``offset`` and fits."""
+        one = self.payload
+        place = one.storage_offset, offset + self.start, self.size, crc
+        return Stored(one.dtype, one.shape, one.stride, *place, self.little, one.flags)
 
     def fits(self, first: bytes, at: int, last: bytes, behind: int) -> int | None:
         """Compare an item, and return the CRC-32 that was written of its payload; None if it is unlike.
@@ -80,21 +91,38 @@ class _Form:
     tries: int = 0
 
 
+Key: TypeAlias = Callable[[Item], Hashable | None]
+"""Returns what items have in common that may be alike, None for those that are not compared."""
+
+
+def by_form(boxes: BoxIndex) -> Key:
+    """Compare items of one length of which the metadata says the same dtype and sizes."""
+
+    def key(item: Item) -> Hashable | None:
+        form = boxes.form(item.fqn, item.offsets)
+        return None if form is None else (form, item.length)
+
+    return key
+
+
+def by_length(item: Item) -> Hashable | None:
+    """Compare tensors of one length, where dtype and shape are compared by somebody else."""
+    return None if item.offsets is None else item.length
+
+
 class Templates:
     """The templates of one checkpoint, learned as its items go by; shared by all threads."""
 
-    def __init__(self, boxes: BoxIndex) -> None:
-        """Begin with none; ``boxes`` tells dtype and shape of an item."""
-        self.boxes = boxes
-        self.forms: dict[tuple[int, int], _Form] = {}
+    def __init__(self, key: Key = by_length) -> None:
+        """Begin with none; ``key`` tells which items may be alike."""
+        self.key = key
+        self.forms: dict[Hashable, _Form] = {}
 
     def learn(self, seen: ItemSeen, data: ItemBytes, cast: tuple[str, str] | None = None) -> None:
         """Take an item that passed; a template is made where another one like it has passed before."""
-        item = seen.item
-        form = self.boxes.form(item.fqn, item.offsets)
-        if form is None:
+        key = self.key(seen.item)
+        if key is None:
             return
-        key = form, item.length
         known = self.forms.get(key)
         if known is None:
             if len(self.forms) < _MOST_FORMS:
@@ -121,6 +149,7 @@ class Lane:
         self._waiting: tuple[ItemSeen, ItemBytes] | None = None
         self.items = self.records = self.bytes = 0
         self.torch_versions: set[str] = set()
+        self.last: tuple[Template, int] | None = None
         self.casts: dict[tuple[str, str], tuple[Item, int]] = {}
 
     @property
@@ -152,15 +181,16 @@ class Lane:
         self, item: Item, first: bytes, at: int, last: bytes, begin: int
     ) -> tuple[Template | None, int]:
         """Return the template that an item fits, and the CRC-32 that was written of its payload."""
-        form = self._templates.boxes.form(item.fqn, item.offsets)
-        if form is None or item.offset in self._spared or item.transforms:
+        key = self._templates.key(item)
+        if key is None or item.offset in self._spared or item.transforms:
             return None, 0
-        known = self._templates.forms.get((form, item.length))
+        known = self._templates.forms.get(key)
         for template in known.templates if known is not None else ():
             behind = begin + template.start + template.size
             if behind >= 0:
                 crc = template.fits(first, at, last, behind)
                 if crc is not None:
+                    self.last = template, crc
                     return template, crc
         return None, 0
 
@@ -229,6 +259,8 @@ def template_of(
         start,
         stop - start,
         half,
+        payload,
+        shape.little,
         len(seen.records),
         seen.torch_versions,
         cast,
@@ -254,6 +286,12 @@ class _Shape:
             names, extras, comments = unpack_from("<HHH", line, 28)
             self._lines[bytes(data.get(at + _LINE, at + _LINE + names))] = at
             at += _LINE + names + extras + comments
+
+    @property
+    def little(self) -> bool:
+        """True unless the bytes of elements are in big-endian order."""
+        start, stop = self.span(_ORDER) if _ORDER in self.heads else (0, 0)
+        return bytes(self._data.get(start, stop)) != b"big"
 
     def span(self, name: str) -> tuple[int, int]:
         """Return where the bytes of a record begin and end."""

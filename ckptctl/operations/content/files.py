@@ -8,6 +8,7 @@ from threading import Lock
 from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData
 from ckptctl.formats.items.storage import locate_tensor
+from ckptctl.formats.items.templates import Templates
 from ckptctl.model.checkpoint import Item, Stored
 from ckptctl.model.paths import is_contained, join
 from ckptctl.operations.content.checked import Storages
@@ -22,12 +23,13 @@ _MOST_KNOWN = 1 << 15
 class OpenFiles:
     """Files that stay open where there is room; safe to use from several threads.
 
-    ``storages`` are those that were read whole.
+    ``storages`` are those that were read whole, ``templates`` what many items have in common.
     """
 
     store: Store
     base: str
     storages: Storages = field(default_factory=Storages)
+    templates: Templates = field(default_factory=Templates)
     _readers: dict[str, Reader] = field(default_factory=dict)
     _known: dict[tuple[str, int], Stored] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -53,7 +55,7 @@ class OpenFiles:
         with self._lock:
             known = self._known.get(key)
         if known is None:
-            known = locate_tensor(reader, item)
+            known = locate_tensor(reader, item, self.templates)
             with self._lock:
                 if len(self._known) >= _MOST_KNOWN:
                     self._known.clear()

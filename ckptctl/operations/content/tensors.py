@@ -18,6 +18,7 @@ from ckptctl.formats.items.casting import Loss, cast
 from ckptctl.formats.items.scan import scan_items
 from ckptctl.formats.items.storage import DECODED_SLACK, decode, locate_tensor
 from ckptctl.formats.items.strided import rearranged
+from ckptctl.formats.items.templates import Lane
 from ckptctl.formats.torch.zip_writer import Sink
 from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item, Stored, TensorEntry
@@ -107,7 +108,7 @@ class TensorSource:
 
         Raises ``MalformedData`` for damage.
         """
-        boxes = BoxIndex(self.checkpoint)
+        boxes, lane = BoxIndex(self.checkpoint), Lane(self._files.templates, content=True)
         with ExitStack() as stack:
             reader = self.reader(items[0].path, stack)
             if items[-1].end > reader.size:
@@ -119,9 +120,11 @@ class TensorSource:
                 is_tensor=boxes.is_tensor,
                 expected_bytes=boxes.payload,
                 sink=out.write,
+                lane=lane,
             ):
                 if seen.damage:
                     raise MalformedData(f"{seen.item.path}: {seen.item.fqn}: {seen.damage}")
+                lane.learn(seen)
                 if seen.unread or not all(one.proven for one in seen.records if one.size):
                     self.unchecked.add(seen.item.fqn)
 

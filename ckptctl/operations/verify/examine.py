@@ -11,7 +11,7 @@ from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import StorageError
 from ckptctl.formats.companions import LEGACY
 from ckptctl.formats.items.scan import block_of, scan_items
-from ckptctl.formats.items.templates import Lane, Templates
+from ckptctl.formats.items.templates import Lane, Templates, by_form
 from ckptctl.hashing import Hasher, digest_of
 from ckptctl.model.checkpoint import Fault, FaultKind, Item, TensorEntry, rank_of
 from ckptctl.model.finding import Coverage, Finding, Gap, GapKind, Location, Report, Severity, Stage
@@ -63,7 +63,7 @@ class Examiner:
         self._located, self._context, self._options = located, context, options
         self._plan, self._progress, self._lock = plan, Shared(progress), Lock()
         self._budget = Budget()
-        self._templates = Templates(context.boxes)
+        self._templates = Templates(by_form(context.boxes))
         self._checks = [check for check in ITEM_CHECKS if options.asks(check.id)]
 
     def run(
