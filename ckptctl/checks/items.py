@@ -73,7 +73,7 @@ def _encoding(context: Context, _: None) -> Iterator[Hit]:
     """Find objects that are text: a planner may write so, and writes what is alike in one form."""
     objects = context.objects
     over: dict[str, list[Item]] = {}
-    rest: list[Item] = []
+    rest: list[Item] = list(objects.raws)
     for item in objects.texts:
         other = objects.elsewhere.get(item.fqn, "")
         if family(item.fqn) in objects.families:
@@ -95,7 +95,7 @@ def _encoding(context: Context, _: None) -> Iterator[Hit]:
         return
     touched = Touched.of(item.fqn for item in rest)
     if not objects.saved:
-        yield Hit(_text(rest), context.where(_first(rest)), touched=touched)
+        yield Hit(_text(rest, raw=bool(objects.raws)), context.where(_first(rest)), touched=touched)
         return
     yield Hit(
         f"{_text(rest)}, and {objects.saved} objects are such: a planner of one's own may write so, and "
@@ -111,11 +111,11 @@ def _first(items: Iterable[Item]) -> Item:
     return min(items, key=lambda item: (item.path, item.offset))
 
 
-def _text(items: Sequence[Item]) -> str:
+def _text(items: Sequence[Item], *, raw: bool = False) -> str:
     more = len(items) - 1
-    name = _first(items).fqn
+    name, what = _first(items).fqn, "in an unknown encoding" if raw else "text"
     whose = f"{name} and {more} more objects are" if more else f"{name} is"
-    return f"{whose} text, which no torch.save item is"
+    return f"{whose} {what}, which no torch.save item is"
 
 
 def _casts(context: Context, _: None) -> Iterator[Hit]:
@@ -134,7 +134,7 @@ OBJECT_CHECKS: tuple[Check[None], ...] = (
         "unknown-encoding",
         Stage.ITEMS,
         Severity.NOTE,
-        "Objects that are text, which a planner of one's own may write. Beside torch.save items: a "
+        "Objects that are text, or all of them other bytes, as a planner of one's own may write. Beside torch.save items: a "
         "warning, and an error where others of its kind, or those of other checkpoints, are such items.",
         "`ckptctl commit {checkpoint}` gives them digests, once whoever wrote them has read them back",
         _encoding,

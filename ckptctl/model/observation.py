@@ -47,6 +47,9 @@ TEXT = "text in an unknown encoding, which is no torch.save item,"
 JSON = f"JSON {TEXT}"
 """The kinds of an object that is text: a planner may write so, and text may lie over one."""
 
+RAW = "bytes in an unknown encoding, which are no torch.save item,"
+"""The kind of an object of which nothing looks like a zip: a fault, unless a planner writes all so."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordSeen:
@@ -132,6 +135,11 @@ class ItemSeen:
         return self.payload is not None and self.payload.kind in (TEXT, JSON)
 
     @property
+    def is_raw(self) -> bool:
+        """True for an object of which nothing looks as if ``torch.save`` had written it."""
+        return self.payload is not None and self.payload.kind == RAW
+
+    @property
     def is_json(self) -> bool:
         """True for an object that is JSON, which whoever saved it may well have written."""
         return self.payload is not None and self.payload.kind == JSON
@@ -149,7 +157,8 @@ class ItemSeen:
 class Objects:
     """In which form objects were met: how many as ``torch.save`` writes them, and which as text.
 
-    ``loose`` are those of ``texts`` that are no JSON. ``families`` are the keys of those that are
+    ``loose`` are those of ``texts`` that are no JSON, ``raws`` are bytes that are not even text, and
+    ``broken`` counts what is left of ``torch.save`` items. ``families`` are the keys of those that are
     saved, numbers aside, and ``elsewhere`` names checkpoints in which what is loose here is saved.
     ``casts`` are tensors of another float dtype than the metadata says: the first of each two
     dtypes, held and said, and how many there are.
@@ -158,6 +167,8 @@ class Objects:
     saved: int = 0
     texts: tuple[Item, ...] = ()
     loose: tuple[Item, ...] = ()
+    raws: tuple[Item, ...] = ()
+    broken: int = 0
     families: frozenset[str] = frozenset()
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     casts: Mapping[tuple[str, str], tuple[Item, int]] = field(default_factory=dict)
@@ -173,9 +184,21 @@ class Objects:
             self.saved + other.saved,
             self.texts + other.texts,
             self.loose + other.loose,
+            self.raws + other.raws,
+            self.broken + other.broken,
             self.families | other.families,
             casts=casts,
         )
+
+    @property
+    def foreign(self) -> bool:
+        """True where a planner of one's own wrote all objects: more than one, and none as usual."""
+        return bool(self.raws) and not self.saved + self.broken and self.others > 1
+
+    @property
+    def others(self) -> int:
+        """How many are in another form than that of ``torch.save``."""
+        return len(self.texts) + len(self.raws)
 
 
 def family(fqn: str) -> str:

@@ -39,7 +39,8 @@ def accepting(accept: Iterable[str], reason: str, *, path: str) -> Accepting:
     Raises ``UsageError`` for what names no check, and without a reason; ``Refused`` for a check
     that proves damage.
     """
-    wishes = tuple(dict.fromkeys(map(_wish, accept)))
+    asked = (accept,) if isinstance(accept, str) else accept
+    wishes = tuple(dict.fromkeys(map(_wish, asked)))
     if not wishes:
         return Accepting()
     from ckptctl.operations.publish.actor import actor, now

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -203,3 +205,71 @@ def test_objects_that_are_text_are_resharded_and_not_converted(copy: Callable[..
     ended = cli.run("convert", root, "--to", "torch", "--out", root.parent / "out.pt")
     assert (ended.code, "it is text in an unknown encoding" in ended.stderr) == (10, True)
     assert "it is text, which no torch.save item is" in cli.run("show", root, "--objects").stdout
+
+
+def pickled_of(length: int) -> bytes:
+    """Return a pickle of so many bytes, as a planner may write that pickles objects itself."""
+    return pickle.dumps("ü" * ((length - 20) // 2)).ljust(length, b"\xf7")
+
+
+def random_of(length: int) -> bytes:
+    return random.Random(length).randbytes(length).replace(b"PK", b"xx")
+
+
+@pytest.mark.parametrize("raw", [pickled_of, random_of])
+def test_objects_that_are_all_of_another_encoding_are_no_damage(
+    copy: Callable[..., Path], raw: Callable[[int], bytes]
+) -> None:
+    root = copy(SAVED)
+    count = written_over(root, text=raw)
+    result = run(root)
+    assert accused(result) == set()
+    (finding,) = (f for f in result.report.findings if f.check == "unknown-encoding")
+    assert finding.severity is Severity.NOTE
+    assert f"and {count - 1} more objects are in an unknown encoding" in finding.message
+    assert result.verdict is Verdict.UNVERIFIED
+    rows = [row for row in result.report.coverage if row.stage in (Stage.ITEMS, Stage.CONTENT)]
+    assert [sum(gap.count for gap in row.gaps) for row in rows] == [count, count]
+    ended = cli.run("commit", root, "--json")
+    assert (ended.code, ended.json()["checked"]) == (0, {"crc in part": 1, "nothing": 1})
+    assert cli.run("verify", root).code == 0
+
+
+@pytest.mark.parametrize(
+    "spared", ["train_state.epoch", "rng.rank_0.numpy"], ids=["one is saved", "another is"]
+)
+def test_one_object_that_is_saved_makes_damage_of_the_others(
+    copy: Callable[..., Path], spared: str
+) -> None:
+    root = copy(SAVED)
+    parsed = dcp_metadata.parse((root / ".metadata").read_bytes(), ".metadata")
+    objects = [key for key, entry in parsed.entries.items() if isinstance(entry, ObjectEntry)]
+    written_over(root, *(key for key in objects if key != spared), text=random_of)
+    assert accused(run(root)) == {"item-structure"}
+
+
+def test_what_is_left_of_one_makes_damage_of_all(copy: Callable[..., Path]) -> None:
+    root = copy(SAVED)
+    written_over(root, text=lambda n: random_of(n - 22) + b"PK\5\6" + bytes(18))
+    assert accused(run(root)) == {"item-structure"}
+
+
+@pytest.mark.parametrize(
+    "hole", [bytes, lambda n: b"\xff" * n, lambda n: b"a" * 300 + bytes(n - 300)]
+)
+def test_holes_are_damage_also_where_all_objects_are_holes(
+    copy: Callable[..., Path], hole: Callable[[int], bytes]
+) -> None:
+    root = copy(SAVED)
+    written_over(root, text=hole)
+    assert accused(run(root)) == {"item-structure"}
+
+
+def test_other_checkpoints_tell_damage_from_an_encoding(tmp_path: Path) -> None:
+    for step in (8, 12):
+        shutil.copytree(FIXTURES / SAVED, tmp_path / f"step-{step}")
+    written_over(tmp_path / "step-12", text=random_of)
+    ended = cli.run("verify", tmp_path / "step-12")
+    assert (ended.code, "error item-structure" in ended.stdout) == (10, True)
+    written_over(tmp_path / "step-8", text=random_of)
+    assert cli.run("verify", tmp_path / "step-12").code == 0

@@ -260,7 +260,7 @@ def test_the_library_takes_the_same(copy: Copy) -> None:
     with (place / "__1_0.distcp").open("ab") as file:
         file.write(b"padding")
     with pytest.raises(UsageError, match="needs a `reason`"):
-        ckptctl.commit(place, accept=["unreferenced-bytes"])
+        ckptctl.commit(place, accept="unreferenced-bytes")
     found = ckptctl.commit(place, accept=["unreferenced-bytes:*.distcp"], reason="padded")
     assert [one.check for one in found.accepted] == ["unreferenced-bytes"]
     (one,) = ckptctl.verify(place).checkpoints[0].accepted

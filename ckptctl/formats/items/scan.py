@@ -34,7 +34,7 @@ from ckptctl.formats.pickles.values import named_in
 from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.checkpoint import Fault, FaultKind, Item
 from ckptctl.model.finding import Location
-from ckptctl.model.observation import JSON, TEXT, ItemSeen, Payload, RecordSeen
+from ckptctl.model.observation import JSON, RAW, TEXT, ItemSeen, Payload, RecordSeen
 from ckptctl.storage import Reader
 
 QUICK_RUN = 256 << 10
@@ -312,6 +312,8 @@ def _see_zip(
             message = "it holds safetensors bytes, which torch's own DCP reader cannot load either"
         faults.append(_fault(item, message))
     payload = None
+    if faults and item.fqn and not tensor and not records and _is_raw(data, length):
+        payload = Payload(kind=RAW)  # a planner may have written it: whoever sees all objects tells
     unread = ""
     if not faults and any(r.name == "data.pkl" and r.size > _LARGEST_PICKLE for r in records):
         unread = f"its data.pkl has more than the {_LARGEST_PICKLE} bytes that are looked at"
@@ -335,6 +337,14 @@ def _text(data: ItemBytes, length: int) -> str | None:
     if not 0 < length <= _SMALL_RECORD:
         return None
     return as_text(bytes(data.get(0, length)))
+
+
+def _is_raw(data: ItemBytes, length: int) -> bool:
+    """Tell whether nothing of an item is what is left of a zip, or of bytes that were never written."""
+    if not 0 < length <= _SMALL_RECORD:
+        return False
+    found = bytes(data.get(0, length))
+    return b"PK" not in found and bytes(256) not in found and found.count(found[0]) < length
 
 
 def as_text(found: bytes) -> str | None:

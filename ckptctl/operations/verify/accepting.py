@@ -6,6 +6,7 @@ import fnmatch
 from collections.abc import Iterable
 
 from ckptctl.checks import by_id
+from ckptctl.checks.base import Override
 from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import Refused
 from ckptctl.model.acceptance import MOST, Acceptance, AcceptedFinding, Spot, spot
@@ -66,7 +67,7 @@ class Accepting:
             if len(found) > MOST:
                 raise Refused(
                     f"`accept` of {wish} fits {len(found):,} findings, and {MOST:,} are the most "
-                    "that one acceptance takes; nothing was changed"
+                    "that one acceptance takes: a pattern chooses among them; nothing was changed"
                 )
         tool = f"ckptctl {__version__}"
         return tuple(
@@ -104,17 +105,21 @@ class Acceptances:
         for acceptance in self.recorded:
             for row in acceptance.findings:
                 known.setdefault((acceptance.check, row.spot), []).append((acceptance, row))
+        checks = by_id()
         findings = [
-            self._weighed(one, known.get((one.check, spot(one)), ())) for one in report.findings
+            self._weighed(one, known.get((one.check, spot(one)), ()), checks[one.check].acceptable)
+            for one in report.findings
         ]
         return Report.of(findings, report.coverage)
 
     def _weighed(
-        self, finding: Finding, known: Iterable[tuple[Acceptance, AcceptedFinding]]
+        self,
+        finding: Finding,
+        known: Iterable[tuple[Acceptance, AcceptedFinding]],
+        override: Override,
     ) -> Finding:
         if finding.severity is Severity.NOTE or finding.accepted is not None:
             return finding
-        override = by_id()[finding.check].acceptable
         for acceptance, row in known:
             if row.covers(finding, words=override.words):
                 if override.most is None or finding.severity > override.most:

@@ -118,6 +118,7 @@ class Examiner:
         lane = self._lane(unit, collector)
         digest, faults, problem = "", tuple[Fault, ...](), ""
         count, saved, texts, loose = 0, set[str](), list[Item](), list[Item]()
+        broken, raws = 0, list[Item]()
         casts = Objects()
 
         def sink(block: bytes | memoryview) -> None:
@@ -139,6 +140,10 @@ class Examiner:
                     texts.append(seen.item)
                     if not seen.is_json:
                         loose.append(seen.item)
+                elif seen.is_raw:
+                    raws.append(seen.item)
+                elif self._is_broken_object(seen):
+                    broken += 1
                 elif self._is_saved_object(seen):
                     count += 1
                     saved.add(family(seen.item.fqn))
@@ -174,7 +179,15 @@ class Examiner:
             faults,
             collected=collected,
             against=tally.against,
-            objects=Objects(count, tuple(texts), tuple(loose), frozenset(saved), casts=casts.casts),
+            objects=Objects(
+                count,
+                tuple(texts),
+                tuple(loose),
+                tuple(raws),
+                broken,
+                frozenset(saved),
+                casts=casts.casts,
+            ),
         )
 
     def _cast(self, seen: ItemSeen) -> tuple[str, str] | None:
@@ -229,6 +242,11 @@ class Examiner:
             return False
         with self._located.open(seen.item.path) as reader:
             return reader.read(0, min(reader.size, len(LEGACY))) != LEGACY
+
+    def _is_broken_object(self, seen: ItemSeen) -> bool:
+        """Tell whether an item is what is left of an object that ``torch.save`` wrote."""
+        is_tensor = self._context.boxes.is_tensor(seen.item.fqn)
+        return bool(seen.faults and seen.item.fqn) and not is_tensor
 
     def _is_saved_object(self, seen: ItemSeen) -> bool:
         """Tell whether an item is an object in the form that ``torch.save`` gives it."""

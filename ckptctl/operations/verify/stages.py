@@ -6,6 +6,7 @@ knows another. Bytes are read in one of them, for all.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from ckptctl.checks import (
@@ -19,7 +20,7 @@ from ckptctl.checks import (
     Context,
 )
 from ckptctl.dataclass import replace
-from ckptctl.model.checkpoint import Fault, FaultKind, TensorEntry
+from ckptctl.model.checkpoint import Fault, FaultKind, Item, TensorEntry
 from ckptctl.model.finding import Coverage, Gap, GapKind, Report, Stage
 from ckptctl.model.observation import Against, Objects
 from ckptctl.operations.provenance.collect import Collection, Plan
@@ -118,6 +119,10 @@ class Content:
         reports += _second_look(work, context, examiner, faults)
         damaged = {f.where.file for one in reports for f in one.findings if f.where.file}
         faults = weigh_digests(context, faults, damaged)
+        if objects.foreign and not saved_elsewhere(work.located, objects.raws):
+            reports = [_without(one, objects.raws) for one in reports]
+        else:
+            objects = replace(objects, raws=())
         open_question = objects.saved and objects.loose and context.seal.manifest is None
         if open_question and work.options.asks("unknown-encoding"):
             found = saved_elsewhere(work.located, objects.loose)
@@ -217,6 +222,17 @@ def _unread(done: Done) -> list[str]:
         return []
     gaps = [gap for row in done.report.coverage for gap in row.gaps]
     return [f"{done.unit.path}: {gap.reason}" for gap in gaps if gap.kind.unfinished]
+
+
+def _without(report: Report, raws: Iterable[Item]) -> Report:
+    """Take back what was said of objects before it was known that a planner writes all of them so."""
+    spots = {(item.path, item.offset) for item in raws}
+    findings = [
+        one
+        for one in report.findings
+        if one.check != "item-structure" or (one.where.file, one.where.start) not in spots
+    ]
+    return Report.of(findings, report.coverage)
 
 
 def _second_look(

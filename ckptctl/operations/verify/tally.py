@@ -44,6 +44,9 @@ class Tally:
         if seen.payload is not None and seen.payload.kind != "plain":
             reason = f"layout of {seen.payload.kind} is not interpreted"
             self._item_gaps.append(Gap(GapKind.NOT_INTERPRETED, reason))
+        if seen.is_raw:
+            self._records += 1
+            self._content_gaps.append(_NO_CRC)
         for record in seen.records:
             self._records += 1
             if not record.recorded:
