@@ -12,7 +12,8 @@ from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import StorageError
 from ckptctl.model.belonging import foreign
 from ckptctl.model.checkpoint import File
-from ckptctl.storage import Entry, Store
+from ckptctl.model.paths import join
+from ckptctl.storage import Entry, Store, below
 
 _DEPTH = 16  # levels of directories inside a checkpoint
 _MOST_BEHIND_LINKS = 10_000
@@ -54,6 +55,15 @@ def list_files(
         }
         return {path: as_file(path, there[path]) for path in wanted if path in there}
     found: dict[str, File] = {}
+    listed = below(store, base)
+    if listed:
+        for entry in listed:
+            relative = entry.path.removeprefix(prefix)
+            top = relative.partition("/")[0]
+            if top != relative and is_one(top):
+                entry, relative = Entry(join(base, top), "directory"), top
+            found[relative] = as_file(relative, entry)
+        return found
     walk = _Walk(store)
     for entry in store.entries(base):
         relative = entry.path.removeprefix(prefix)

@@ -11,6 +11,7 @@ from ckptctl.formats.base import read_small
 from ckptctl.model.manifest import LATEST, PointerRevision
 from ckptctl.operations.pointers import in_one_line, in_text
 from ckptctl.storage import Store
+from ckptctl.storage.traffic import both
 
 _LIMIT = 4096
 
@@ -45,9 +46,10 @@ def decide(store: Store, paths: Collection[str], *, newest: str | None = None) -
     The plain text copy is never trusted, but where it names a checkpoint that no revision names,
     a revision is gone. Raises ``StorageError`` where the revisions cannot be listed.
     """
-    pointer = protocol.read_pointer(store)
+    pointer, copy = both(
+        store, lambda: protocol.read_pointer(store), lambda: _courtesy(store, paths)
+    )
     problem, newer = pointer.problems[0] if pointer.problems else "", ""
-    copy = _courtesy(store, paths)
     if problem:
         newer = pointer.copy.target if pointer.copy is not None else copy
     elif copy and _unknown(store, pointer, copy, newest):

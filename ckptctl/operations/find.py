@@ -23,6 +23,7 @@ from ckptctl.operations.place import (
 )
 from ckptctl.sharding.record import RESHARD, temporary
 from ckptctl.storage import Entry, Store
+from ckptctl.storage.traffic import ahead
 
 UNFINISHED = "a reshard or a conversion that was not finished"
 
@@ -99,9 +100,14 @@ class _Walk:
         yield from below
 
     def _below(self, folder: Folder, depth: int, taken: set[str]) -> Iterator[Place]:
-        for entry in folder.entries:
-            if entry.kind != "directory" or depth == 0 or entry.name in taken:
-                continue
+        wanted = [
+            entry
+            for entry in folder.entries
+            if entry.kind == "directory" and depth > 0 and entry.name not in taken
+        ]
+        followed = [entry for entry in wanted if not _ours(entry.name) and entry.target is None]
+        listings = ahead(self._store, self._inside, followed)
+        for entry in wanted:
             if temporary(entry.name):
                 yield from self._unfinished(entry)
             if _ours(entry.name):
@@ -119,7 +125,7 @@ class _Walk:
                 self._links.append((entry, own))
                 continue
             try:
-                inside = tuple(self._store.entries(entry.path))
+                inside = next(listings)()
             except NotFound:
                 continue
             except StorageError as error:
@@ -127,6 +133,9 @@ class _Walk:
                 continue
             below = Folder(self._store, entry.path, own, inside, folder.names)
             yield from self._walk(below, depth - 1)
+
+    def _inside(self, entry: Entry) -> tuple[Entry, ...]:
+        return tuple(self._store.entries(entry.path))
 
     def _unfinished(self, entry: Entry) -> Iterator[Place]:
         """Yield what a reshard or a conversion left that was stopped: no checkpoint, but not nothing."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Checkpoint, Fault, FaultKind, File
 from ckptctl.model.paths import join
@@ -37,11 +39,15 @@ class Located:
         """The directory of ckptctl's records about it."""
         return self.place.records
 
-    def open(self, path: str, size: int | None = None, *, ahead: bool = True) -> Reader:
-        """Open one of its files; ``size`` is what a listing told of it.
+    def open(
+        self, path: str, files: Mapping[str, File] | None = None, *, ahead: bool = True
+    ) -> Reader:
+        """Open one of its files; ``files`` are those that were listed, whose sizes are not asked again.
 
         Without ``ahead`` only single places of it will be read.
         """
+        file = files.get(path) if files is not None else None
+        size = file.size if file is not None else None
         return open_listed(self.store, join(self.base, path), size, ahead=ahead)
 
     def files(self) -> dict[str, File]:

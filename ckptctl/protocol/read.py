@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, StorageError
+from ckptctl.model.amendment import AMENDMENTS
 from ckptctl.model.manifest import (
     LATEST,
     MANIFEST,
@@ -122,16 +123,24 @@ def read_seal(
     name: str,
     pointers: Iterable[PointerRevision] = (),
     required: bool = False,
+    listed: Collection[str] | None = None,
 ) -> Seal:
-    """Read all records of one checkpoint; what is wrong with them is part of the answer."""
+    """Read all records of one checkpoint; what is wrong with them is part of the answer.
+
+    ``listed`` are the names that its directory was just listed with: what is not among them is not
+    asked for.
+    """
+    there = frozenset((MANIFEST, AMENDMENTS, QUARANTINE) if listed is None else listed)
     manifest, problem = None, ""
     try:
-        manifest = read_manifest(store, checkpoint)
+        if MANIFEST in there:
+            read = read_manifest if AMENDMENTS in there else read_sealed
+            manifest = read(store, checkpoint)
     except MalformedData as error:
         problem = str(error)
     quarantine, quarantine_problem = None, ""
     try:
-        quarantine = read_quarantine(store, checkpoint)
+        quarantine = read_quarantine(store, checkpoint) if QUARANTINE in there else None
     except MalformedData as error:
         quarantine_problem = str(error)
     mine = tuple(one for one in pointers if one.target == checkpoint)

@@ -1,6 +1,15 @@
 """Where the bytes are: stores, and how a path or URL names one."""
 
-from ckptctl.storage.base import Entry, Reader, Store, Upload, WritableStore, open_listed, walk
+from ckptctl.storage.base import (
+    Entry,
+    Reader,
+    Store,
+    Upload,
+    WritableStore,
+    below,
+    open_listed,
+    walk,
+)
 from ckptctl.storage.registry import open_store, open_writable
 
 __all__ = [
@@ -9,6 +18,7 @@ __all__ = [
     "Store",
     "Upload",
     "WritableStore",
+    "below",
     "open_listed",
     "open_store",
     "open_writable",

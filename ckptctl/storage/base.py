@@ -154,6 +154,16 @@ class WritableStore(Store, Protocol):
         """Rename a directory or a file in one step, durably; raises ``Refused`` where it cannot."""
 
 
+def below(store: Store, path: str) -> list[Entry] | None:
+    """List all objects below a prefix by one listing, where a store has one; else None.
+
+    Such a store has no links, and no directories but in names.
+    """
+    listing = getattr(store, "below", None)
+    found: list[Entry] | None = None if listing is None else listing(path)
+    return found
+
+
 def walk(store: Store, path: str = "", *, depth: int = 8) -> Iterator[Entry]:
     """Yield everything below ``path`` that is not a directory, down to ``depth`` levels."""
     for entry in store.entries(path):

@@ -11,8 +11,8 @@ import fsspec
 
 from ckptctl.errors import NotFound, ShortRead, StorageError
 from ckptctl.storage.base import Entry, Reader
-from ckptctl.storage.traffic import BLOCK, TASKS
-from ckptctl.storage.windows import FIRST, LONG, Shelf, Windows
+from ckptctl.storage.traffic import BLOCK, LONG, TASKS
+from ckptctl.storage.windows import FIRST, Shelf, Windows
 
 _VERSIONS = ("ETag", "etag", "VersionId", "generation", "created")
 """What object stores say of the bytes under a name, that another write changes."""
@@ -140,6 +140,18 @@ class ObjectStore:
                 info = _call(url, self._system.info, info["name"])  # HTTP listings have no sizes
             found[relative] = _entry(relative, info)
         return [found[name] for name in sorted(found)]
+
+    def below(self, path: str = "") -> list[Entry]:
+        """Return all objects below a prefix, in name order, by one listing; directories are left out."""
+        key, url = self._key(path), f"{self._url}/{path}".rstrip("/")
+        self._system.invalidate_cache()
+        infos = _call(url, self._system.find, key, detail=True)
+        found = {}
+        for name, info in infos.items():
+            relative = self._relative(name)
+            if info.get("type") == "file" and not str(name).endswith("/"):
+                found[relative] = _entry(relative, info)
+        return [found[name] for name in sorted(found, key=lambda one: one.split("/"))]
 
     def stat(self, path: str = "") -> Entry:
         """Describe one object or prefix."""

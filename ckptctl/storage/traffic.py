@@ -7,10 +7,11 @@ the work; a local disk is as fast as the processors that look at its bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import Condition
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 TASKS = 64
 """Tasks at once on a store that is reached over a network."""
@@ -21,7 +22,14 @@ BUDGET = 128 << 20
 BLOCK = 4 << 20
 """Bytes of one read, and of the largest window: an object that is no larger is fetched at once."""
 
+LONG = 1 << 20
+"""Bytes of a read that is sent as it is: who reads so much at once knows what comes next."""
+
 _MOST_LOCAL = 8
+
+Asked = TypeVar("Asked")
+Told = TypeVar("Told")
+Other = TypeVar("Other")
 
 
 class Addressed(Protocol):
@@ -52,6 +60,41 @@ def processors() -> int:
 def writers(asked: int | None) -> int:
     """Return how many files to write at once; each takes a part of an upload in memory."""
     return asked if asked is not None else max(4, processors())
+
+
+def ahead(
+    store: Addressed, function: Callable[[Asked], Told], asked: Sequence[Asked]
+) -> Iterator[Callable[[], Told]]:
+    """Yield for each of what is asked a call that returns the answer, or raises.
+
+    On a remote store all are asked at once; elsewhere each one when its answer is taken.
+    """
+    if not is_remote(store) or len(asked) < 2:
+        yield from (partial(function, one) for one in asked)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(TASKS, len(asked))) as pool:
+        futures = [pool.submit(function, one) for one in asked]
+        try:
+            yield from (future.result for future in futures)
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def both(
+    store: Addressed, first: Callable[[], Told], second: Callable[[], Other]
+) -> tuple[Told, Other]:
+    """Return two answers that do not depend on each other; a remote store is asked for both at once."""
+    if not is_remote(store):
+        return first(), second()
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(second)
+        told = first()
+        return told, other.result()
 
 
 class Budget:

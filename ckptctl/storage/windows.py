@@ -17,9 +17,6 @@ from ckptctl.storage.traffic import BLOCK
 FIRST = 256 << 10
 """Bytes of an object that is fetched whole, and of the first window that is read ahead of a larger one."""
 
-LONG = 1 << 20
-"""Bytes of a read that is sent as it is: who reads so much at once knows what comes next."""
-
 _NEAR = 64 << 10
 _MOST_IN_VAIN = 4
 

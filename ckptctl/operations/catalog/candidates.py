@@ -11,6 +11,7 @@ from ckptctl.operations.catalog.resolution import Skipped
 from ckptctl.operations.place import Place, read_manifest
 from ckptctl.operations.pointers import pointers
 from ckptctl.storage import Store
+from ckptctl.storage.traffic import ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,15 @@ class Root:
     def read(cls, store: Store, places: Iterable[Place]) -> Root:
         """Read the manifests of all places; what cannot be read is passed over."""
         root = cls(list(places))
+        sealed = [place for place in root.places if place.committed]
+        manifests = ahead(store, lambda place: read_manifest(store, place), sealed)
         for place in root.places:
             if place.problem:
                 root.fail(place, f"unreadable: {place.problem}", place.problem)
             if not place.committed:
                 continue
             try:
-                manifest = read_manifest(store, place)
+                manifest = next(manifests)()
             except MalformedData as error:
                 root.skip(place, place.name.step, f"its manifest: {error}")
                 continue

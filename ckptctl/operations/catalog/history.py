@@ -16,6 +16,7 @@ from ckptctl.operations.find import find
 from ckptctl.operations.place import Place
 from ckptctl.operations.retention.trash import trashed
 from ckptctl.storage import Store
+from ckptctl.storage.traffic import ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,14 @@ def history(store: Store, *, places: Sequence[Place] | None = None) -> History:
     places = find(store) if places is None else list(places)
     if not places and not events:
         raise NothingThere(f"{store.url}: no checkpoint and no record of one")
+    sealed = [place for place in places if place.committed]
+    manifests = ahead(store, lambda place: protocol.read_sealed(store, place.records), sealed)
     for place in places:
         names = {entry.name for entry in place.entries}
         accepted = set[Acceptance]()
         if MANIFEST in names:
             try:
-                manifest = protocol.read_sealed(store, place.records)
+                manifest = next(manifests)()
             except MalformedData as error:
                 events.append(Event("", "damaged", place.path, place.name.step, reason=str(error)))
                 manifest = None

@@ -17,6 +17,7 @@ from ckptctl.operations.place import Order, Place, address, not_read, read_manif
 from ckptctl.operations.pointers import Pointer, pointers, recorded
 from ckptctl.protocol import read_quarantine
 from ckptctl.storage import Store
+from ckptctl.storage.traffic import ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,12 @@ def list_checkpoints(
         store, paths, newest=next((one.path for one in reversed(places) if one.committed), None)
     )
     promoted = decision.revision.target if decision.revision is not None else None
-    rows = [_row(store, place, named, promoted, known, check=check) for place in places]
+
+    def row_of(place: Place) -> Row:
+        return _row(store, place, named, promoted, known, check=check)
+
+    rows = [row_of(place) for place in places[:1]]  # the others may be like it
+    rows += [told_of() for told_of in ahead(store, row_of, places[1:])]
     if not told:  # their manifests may tell
         orders = {place.path or ".": place.order for place in places}
         rows.sort(key=lambda row: order_by(row.step, orders[row.name]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from threading import Lock
 from typing import TypeAlias
 
 from ckptctl.checks import Context
@@ -15,6 +16,7 @@ from ckptctl.operations.provenance.collect import Plan
 from ckptctl.provenance.counters import moment_of, parameter_of, tails_of
 from ckptctl.provenance.evidence import Likeness, Probe
 from ckptctl.storage import Reader
+from ckptctl.storage.traffic import ahead
 
 _MOST_ITEMS = 32
 _ELSEWHERE = 3
@@ -37,44 +39,49 @@ def compare_items(
     other = readable_beside(beside)
     twins = twins_of(other, {item.fqn for item in chosen})
     boxes = BoxIndex(other)
-    found: list[Probe] = []
+    lock = Lock()
     with ExitStack() as stack:
         readers: dict[tuple[bool, str], Reader] = {}
 
         def opened(where: Located, path: str, files: Mapping[str, File]) -> Reader:
             key = where is own, path
-            size = files[path].size if path in files else None
-            if key not in readers:
-                if len(readers) > _MOST_ITEMS:
-                    stack.pop_all().close()
-                    readers.clear()
-                readers[key] = stack.enter_context(where.open(path, size, ahead=False))
-            return readers[key]
+            with lock:
+                if key not in readers:
+                    if len(readers) > _MOST_ITEMS:
+                        stack.pop_all().close()
+                        readers.clear()
+                    readers[key] = stack.enter_context(where.open(path, files, ahead=False))
+                return readers[key]
 
-        for item in chosen:
+        def probe_of(item: Item) -> Probe | None:
             twin = twins.get((item.fqn, item.offsets))
             if twin is None or item.transforms or twin.transforms:
-                continue
+                return None
             here, there = context.boxes.box(item), boxes.box(twin)
             if (here and here.sizes) != (there and there.sizes):
-                continue
+                return None
             try:
-                mine = summary_of(
-                    opened(own, item.path, context.checkpoint.files), item.offset, item.length
-                )
-                theirs = summary_of(
-                    opened(beside, twin.path, other.files), twin.offset, twin.length
-                )
+                reader = opened(own, item.path, context.checkpoint.files)
+                mine = summary_of(reader, item.offset, item.length)
+                reader = opened(beside, twin.path, other.files)
+                theirs = summary_of(reader, twin.offset, twin.length)
             except (MalformedData, NotFound):
-                continue
+                return None
             kind = plan.kind(item.fqn)
             if mine is None or theirs is None or kind is None:
-                continue
-            if kind is Likeness.COUNT or says_something(mine) or says_something(theirs):
-                entry = context.checkpoint.entries.get(item.fqn)
-                fine = isinstance(entry, TensorEntry) and entry.dtype in ("float32", "float64")
-                found.append(Probe(item.path, item.fqn, kind, mine == theirs, fine))
-    return found
+                return None
+            if (
+                kind is not Likeness.COUNT
+                and not says_something(mine)
+                and not says_something(theirs)
+            ):
+                return None
+            entry = context.checkpoint.entries.get(item.fqn)
+            fine = isinstance(entry, TensorEntry) and entry.dtype in ("float32", "float64")
+            return Probe(item.path, item.fqn, kind, mine == theirs, fine)
+
+        probes = (told() for told in ahead(own.store, probe_of, chosen))
+        return [probe for probe in probes if probe is not None]
 
 
 def _choose(context: Context, plan: Plan, paths: set[str]) -> list[Item]:

@@ -16,7 +16,7 @@ from ckptctl.errors import MalformedData, NotFound
 from ckptctl.formats.items.casting import CASTABLE, widened
 from ckptctl.formats.items.crc_summary import TAIL
 from ckptctl.formats.torch import zip as torchzip
-from ckptctl.model.checkpoint import Item, TensorEntry
+from ckptctl.model.checkpoint import Checkpoint, Item, TensorEntry
 from ckptctl.operations.located import Located
 from ckptctl.operations.provenance.collect import Plan
 from ckptctl.operations.provenance.compare_items import Twins, readable_beside, twins_of
@@ -68,11 +68,13 @@ def exchanges_with(own: Located, context: Context, plan: Plan, beside: Located) 
     pairs: list[_Pair] = []
     for items in groups:
         mine = {
-            path: _numbers(own, {item.offset: item for item in chosen}, context)
+            path: _numbers(own, context.checkpoint, {item.offset: item for item in chosen}, context)
             for path, chosen in items.items()
         }
         theirs = {
-            path: _numbers(beside, {i.offset: t for i in chosen if (t := _twin(i, twins))}, context)
+            path: _numbers(
+                beside, other, {i.offset: t for i in chosen if (t := _twin(i, twins))}, context
+            )
             for path, chosen in items.items()
         }
         best = _compare(mine, theirs, found)
@@ -143,12 +145,14 @@ def _telling(path: str, context: Context, plan: Plan) -> list[Item]:
     return sorted(chosen, key=lambda item: (-item.length, item.offset))[:_MOST_ITEMS]
 
 
-def _numbers(where: Located, items: Mapping[int, Item], context: Context) -> dict[int, Numbers]:
+def _numbers(
+    where: Located, held: Checkpoint, items: Mapping[int, Item], context: Context
+) -> dict[int, Numbers]:
     """Read the first numbers of items, by any key; those that cannot be read are left out."""
     found: dict[int, Numbers] = {}
     for key, item in items.items():
         try:
-            with where.open(item.path) as reader:
+            with where.open(item.path, held.files, ahead=False) as reader:
                 if item.end <= reader.size:
                     found[key] = _read(reader, item, context)
         except (MalformedData, NotFound):
@@ -284,5 +288,5 @@ def _moments(
         for (name, origin), item in wanted.items():
             same = name == split[0] or name.endswith(f".{split[0]}")
             if same and origin == columns.origins[index]:
-                found |= _numbers(own, {item.offset: columns[index]}, context)
+                found |= _numbers(own, context.checkpoint, {item.offset: columns[index]}, context)
     return found

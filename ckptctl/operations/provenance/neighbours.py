@@ -24,7 +24,7 @@ from ckptctl.operations.provenance.siblings import Sibling, Siblings, counts, ne
 from ckptctl.operations.provenance.steps import steps_in
 from ckptctl.provenance.counters import Stamp
 from ckptctl.provenance.evidence import Lacking, Neighbour
-from ckptctl.storage.traffic import is_remote, tasks
+from ckptctl.storage.traffic import ahead, is_remote, tasks
 
 MOST_NEIGHBOURS = 4
 _MOST_OPENED = 8000
@@ -63,17 +63,21 @@ def neighbours_of(
     most = max(1, min(MOST_NEIGHBOURS, _MOST_OPENED // max(1, len(context.present))))
     found: list[Neighbour] = []
     every, lacking = Siblings(), Lacking()
+
+    def compared(sibling: Sibling) -> Neighbour:
+        one = _compare(located, context, plan, summaries, sibling, workers)
+        if numbers and not one.problem:
+            one = _with_exchanges(one, located, context, plan, sibling)
+        if stamps and not one.problem:
+            one = _with_steps(one, sibling, stamps)
+        if one.alike and one.unlike:
+            one = replace(one, kin=_kin(sibling, every.known, plan, one.alike | one.unlike))
+        return one
+
     try:
         every = siblings_of(located.store, located.place)
-        for sibling in nearest(every.known, context, plan, summaries, most):
-            one = _compare(located, context, plan, summaries, sibling, workers)
-            if numbers and not one.problem:
-                one = _with_exchanges(one, located, context, plan, sibling)
-            if stamps and not one.problem:
-                one = _with_steps(one, sibling, stamps)
-            if one.alike and one.unlike:
-                one = replace(one, kin=_kin(sibling, every.known, plan, one.alike | one.unlike))
-            found.append(one)
+        chosen = nearest(every.known, context, plan, summaries, most)
+        found += [told() for told in ahead(located.store, compared, chosen)]
         lacking = lacking_beside(context.checkpoint, every.known, older_than)
     except CkptctlError as error:
         above = located.place.path.rpartition("/")[0] or "."

@@ -22,7 +22,7 @@ from ckptctl.operations.place import Place, split
 from ckptctl.operations.provenance.collect import Plan, Spot
 from ckptctl.provenance.evidence import Likeness
 from ckptctl.storage import Entry, Reader, Store, open_store
-from ckptctl.storage.traffic import is_remote
+from ckptctl.storage.traffic import ahead, is_remote
 
 _MOST_NEAR, _MOST_AFAR, _MOST_FILES = 64, 16, 8000
 """Others that are listed, each a request where the storage is remote, and files in all of them."""
@@ -47,8 +47,7 @@ class Sibling:
 
     def open(self, path: str) -> Reader:
         """Open one of its files."""
-        file = self.files.get(path)
-        return self.located.open(path, file.size if file is not None else None, ahead=False)
+        return self.located.open(path, self.files, ahead=False)
 
     def metadata(self) -> str:
         """The first file of its metadata."""
@@ -117,9 +116,13 @@ def siblings_of(store: Store, place: Place) -> Siblings:
     most = _MOST_AFAR if is_remote(level.store) else _MOST_NEAR
     known: list[Sibling] = []
     listed, files = 0, 0
-    for name, path in found[:most]:
+
+    def opened(one: tuple[CheckpointName, str]) -> Sibling | None:
+        return _opened(level.store, one[1], one[0], place)
+
+    for told in ahead(level.store, opened, found[:most]):
         listed += 1
-        one = _opened(level.store, path, name, place)
+        one = told()
         if one is not None:
             known.append(one)
             files += len(one.files)

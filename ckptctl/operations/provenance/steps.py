@@ -32,7 +32,7 @@ def steps_in(beside: Located, stamps: Iterable[Stamp]) -> list[Stamp]:
         keys.discard(text)
         item = other.items[index]
         try:
-            with beside.open(item.path) as reader:
+            with beside.open(item.path, other.files, ahead=False) as reader:
                 value = decode_item(reader.read(item.offset, item.end))
         except (MalformedData, UnsafeData, NotFound):
             continue

@@ -20,6 +20,7 @@ from ckptctl.operations.retention.moments import moment
 from ckptctl.operations.retention.policy import DAY, Fate, Plan, Policy, ago
 from ckptctl.operations.retention.sharing import Shared
 from ckptctl.storage import Store
+from ckptctl.storage.traffic import ahead
 
 _NEWEST = "the newest that verifies"
 
@@ -76,8 +77,9 @@ def proven(store: Store, policy: Policy) -> tuple[Fate, ...]:
 
 def _subjects(store: Store, listing: Listing, places: Iterable[Place]) -> list[Subject]:
     by_name = {place.path or ".": place for place in places}
-    found = ((row, by_name[row.name]) for row in listing.checkpoints)
-    return [Subject(row, place, _contents(store, place)) for row, place in found]
+    found = [(row, by_name[row.name]) for row in listing.checkpoints]
+    contents = ahead(store, lambda pair: _contents(store, pair[1]), found)
+    return [Subject(row, place, held()) for (row, place), held in zip(found, contents, strict=True)]
 
 
 def _bare(one: Subject) -> Fate:

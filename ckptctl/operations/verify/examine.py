@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from ckptctl.operations.verify.tally import Tally, unread
 from ckptctl.operations.verify.units import Unit
 from ckptctl.operations.verify.values import UnitValues, unconfirmed
 from ckptctl.storage import Reader
-from ckptctl.storage.traffic import BLOCK, Budget, is_remote, tasks
+from ckptctl.storage.traffic import BLOCK, LONG, Budget, is_remote, tasks
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -78,13 +79,13 @@ class Examiner:
             from concurrent.futures import ThreadPoolExecutor, as_completed
 
             pool = executor or ThreadPoolExecutor(self._workers(len(units)))
-            futures: list[Future[Done]] = []
+            futures: list[Future[list[Done]]] = []
             try:
                 # the longest first, so that no single one is left to the end
-                order = sorted(units, key=lambda unit: -unit.bytes)
-                futures = [pool.submit(self._do, unit) for unit in order]
+                order = sorted(self._groups(units), key=lambda group: -sum(u.bytes for u in group))
+                futures = [pool.submit(self._do_all, group) for group in order]
                 for future in as_completed(futures):
-                    yield future.result()
+                    yield from future.result()
             finally:
                 for future in futures:
                     future.cancel()
@@ -101,13 +102,33 @@ class Examiner:
     def _workers(self, units: int) -> int:
         return max(1, min(units, tasks(self._located.store, self._options.workers)))
 
-    def _do(self, unit: Unit) -> Done:
+    def _groups(self, units: list[Unit]) -> list[list[Unit]]:
+        """Put units of one small file together where each is a request: it is fetched once for all."""
+        if not is_remote(self._located.store):
+            return [[unit] for unit in units]
+        files, groups = self._context.checkpoint.files, dict[object, list[Unit]]()
+        for number, unit in enumerate(units):
+            small = unit.path in files and 0 < files[unit.path].size <= LONG
+            groups.setdefault(unit.path if small else number, []).append(unit)
+        return list(groups.values())
+
+    def _do_all(self, group: list[Unit]) -> list[Done]:
+        """Do units of one file, all of which look at what one request brings."""
+        if len(group) == 1:
+            return [self._do(group[0])]
+        with self._open(group[0].path) as reader:
+            return [self._do(unit, reader) for unit in group]
+
+    def _open(self, path: str) -> Reader:
+        return self._located.open(path, self._context.checkpoint.files)
+
+    def _do(self, unit: Unit, reader: Reader | None = None) -> Done:
         # many small files at once, and only so many large ones as there is memory for their blocks
         size = max(unit.size, sum(item.length for item in unit.items))
         with self._budget.holding(2 * min(size, BLOCK)):
-            return self._look(unit) if unit.items else self._hash(unit)
+            return self._look(unit, reader) if unit.items else self._hash(unit, reader)
 
-    def _look(self, unit: Unit) -> Done:
+    def _look(self, unit: Unit, reader: Reader | None) -> Done:
         """Look at the items of a unit, and hash its file on the way where that was asked for."""
         findings: list[Finding] = []
         tally = Tally(unit, self._options)
@@ -127,7 +148,7 @@ class Examiner:
             self._progress.advance(len(block))
 
         try:
-            for seen in self._scan(unit.items, unit, sink, keep, lane):
+            for seen in self._scan(unit.items, unit, sink, keep, lane, reader):
                 if seen.faults and not self._understood(seen):
                     tally.add(seen, interpreted=False)
                     continue
@@ -212,10 +233,14 @@ class Examiner:
         sink: Callable[[bytes | memoryview], object] | None = None,
         keep: Callable[[Item], bool] | None = None,
         lane: Lane | None = None,
+        reader: Reader | None = None,
     ) -> Iterator[ItemSeen]:
-        """Look at some items of a unit; where a digest is promised, no CRC need be computed."""
+        """Look at some items of a unit; where a digest is promised, no CRC need be computed.
+
+        Without a ``reader`` the file is opened, so that it is read afresh.
+        """
         chosen, boxes = list(items), self._context.boxes
-        with self._open(chosen[0].path) as reader:
+        with nullcontext(reader) if reader else self._open(chosen[0].path) as reader:
             if unit.expected:
                 _require_size(reader, unit)
             yield from scan_items(
@@ -270,12 +295,12 @@ class Examiner:
         unsure = replace(seen, values=ValuesSeen(gap=_UNSTABLE))
         return unsure, self._ask(replace(again, faults=(fault,)))
 
-    def _hash(self, unit: Unit) -> Done:
+    def _hash(self, unit: Unit, reader: Reader | None) -> Done:
         """Hash a whole file; one whose digest is not the expected one is read a second time."""
         try:
             collector = self._plan.collector(unit.path) if self._plan is not None else None
             catcher = Catcher(collector.ranges()) if collector is not None else None
-            digest = self._digest(unit, catcher)
+            digest = self._digest(unit, catcher, reader)
             faults = self._compare(unit, digest)
         except StorageError as error:
             row = Coverage(Stage.CONTENT, "files", 0, 1, gaps=(unread(str(error)),))
@@ -287,23 +312,21 @@ class Examiner:
             collected = collector.done()
         return Done(unit, Report.of(coverage=[row]), digest, faults, collected=collected)
 
-    def _open(self, path: str) -> Reader:
-        file = self._context.checkpoint.files.get(path)
-        return self._located.open(path, file.size if file is not None else None)
-
     def _compare(self, unit: Unit, digest: str) -> tuple[Fault, ...]:
         """Accuse a file whose digest is not the expected one, after a second read."""
         if not unit.expected or digest == unit.expected:
             return ()
         return (_accusation(unit, digest, self._digest(unit)),)
 
-    def _digest(self, unit: Unit, catcher: Catcher | None = None) -> str:
+    def _digest(
+        self, unit: Unit, catcher: Catcher | None = None, reader: Reader | None = None
+    ) -> str:
         def each(block: memoryview) -> None:
             if catcher is not None:
                 catcher.feed(block)
             self._progress.advance(len(block))
 
-        with self._open(unit.path) as reader:
+        with nullcontext(reader) if reader else self._open(unit.path) as reader:
             _require_size(reader, unit)
             return digest_of(reader, unit.size, unit.algorithm, block=block_of(reader), each=each)
 

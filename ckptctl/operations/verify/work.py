@@ -17,6 +17,7 @@ from ckptctl.operations.progress import Progress
 from ckptctl.operations.provenance.collect import Collection
 from ckptctl.operations.verify.accepting import Acceptances
 from ckptctl.operations.verify.options import Options
+from ckptctl.storage.traffic import both, is_remote
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -103,8 +104,11 @@ def begin(
 
     Raises ``StorageError`` where the storage does not answer.
     """
-    checkpoint = located.read()
-    seal = Seal() if sealing is not None else _seal(located, options)
+    checkpoint, seal = both(
+        located.store,
+        located.read,
+        lambda: Seal() if sealing is not None else _seal(located, options),
+    )
     context = Context.of(checkpoint, seal, wanted=options.wanted)
     return Work(located, options, context, sealing=sealing, progress=progress, executor=executor)
 
@@ -113,12 +117,22 @@ def _seal(located: Located, options: Options) -> Seal:
     """Read the checkpoint's records and the pointer, where one names it."""
     store, place = located.store, located.place
     asked = place.path and options.asks("pointer-mismatch")
-    found = protocol.read_pointer(store) if asked else protocol.Pointer()
+    listed = None
+    if is_remote(store) and place.members is None:  # a request for each that is not there
+        listed = {entry.name for entry in place.entries}
+    found, seal = both(
+        store,
+        lambda: protocol.read_pointer(store) if asked else protocol.Pointer(),
+        lambda: protocol.read_seal(
+            store,
+            located.records,
+            name=place.name.text,
+            required=options.require_manifest,
+            listed=listed,
+        ),
+    )
     if found.failed:
         raise StorageError(found.problems[0])
     pointer = found.decided
-    seal = protocol.read_seal(
-        store, located.records, name=place.name.text, required=options.require_manifest
-    )
     named = pointer is not None and pointer.target == place.path
     return replace(seal, pointers=(pointer,) if pointer is not None and named else ())
