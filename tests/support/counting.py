@@ -64,9 +64,9 @@ class CountingServer:
             "AWS_DEFAULT_REGION": "us-east-1",
         }
 
-    def delay(self, seconds: float) -> None:
-        """Let every request take so much longer from now on."""
-        self._ask("POST", f"/-/delay?seconds={seconds}")
+    def delay(self, seconds: float, *, only: str = "") -> None:
+        """Let every request take so much longer from now on, or those for keys that contain ``only``."""
+        self._ask("POST", f"/-/delay?seconds={seconds}&only={quote(only)}")
 
     def counts(self) -> Counts:
         """Return the counters and begin anew."""
@@ -112,6 +112,7 @@ class _Bucket:
     objects: dict[str, bytes] = field(default_factory=dict)
     uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
     delay: float = 0.0
+    only: str = ""
     kinds: Counter[str] = field(default_factory=Counter)
     flying: int = 0
     most: int = 0
@@ -150,7 +151,7 @@ class _Bucket:
         self.flying += 1
         self.most = max(self.most, self.flying)
         try:
-            await asyncio.sleep(self.delay)
+            await asyncio.sleep(self.delay if self.only in key else 0)
             answer = self.act(kind, key, {k: v[0] for k, v in asked.items()}, headers, body)
             self.sent += len(answer[2])
             return answer
@@ -165,7 +166,7 @@ class _Bucket:
                 self.objects[what[4:]] = body
             return 200, {}, self.objects.get(what[4:], b"")
         if what == "delay":
-            self.delay = float(asked["seconds"][0])
+            self.delay, self.only = float(asked["seconds"][0]), asked["only"][0]
             return 200, {}, b""
         told = {"requests": sum(self.kinds.values()), "by_kind": dict(self.kinds)}
         data = json.dumps({**told, "most": self.most, "sent": self.sent}).encode()
