@@ -27,6 +27,7 @@ from ckptctl.formats.items.bytes import (
     Whole,
 )
 from ckptctl.formats.items.raw import see_raw
+from ckptctl.formats.items.runs import block_of, is_distant, limits_of, runs
 from ckptctl.formats.items.templates import Lane
 from ckptctl.formats.items.values import Scanner, scanner_of, values_of
 from ckptctl.formats.pickles.tensors import parse_tensor
@@ -37,8 +38,6 @@ from ckptctl.model.finding import Location
 from ckptctl.model.observation import JSON, RAW, TEXT, ItemSeen, Payload, RecordSeen
 from ckptctl.storage import Reader
 
-QUICK_RUN = 256 << 10
-_QUICK_ITEM = 16 << 10
 _SMALL_RECORD = 1 << 20
 _LARGEST_PICKLE = 64 << 20
 _OBJECT_LIMIT = 1 << 30
@@ -64,43 +63,6 @@ class _How:
     def keeps(self, item: Item) -> bool:
         """Tell whether all bytes of the item are to be handed over with it."""
         return self.keep is not None and self.keep(item)
-
-
-def block_of(reader: Reader) -> int:
-    """Return the bytes of one read: what the store prefers, where it says so."""
-    return int(getattr(reader, "block", RUN))
-
-
-def is_distant(reader: Reader) -> bool:
-    """Tell whether each read is a request, so that it is its number that counts."""
-    return hasattr(reader, "block")
-
-
-def runs(
-    items: Sequence[Item],
-    limits: tuple[int, int],
-    *,
-    keeps: Callable[[Item], bool] = lambda _: False,
-) -> Iterator[list[Item]]:
-    """Group items, in the order of their bytes, into neighbours to be read together.
-
-    ``limits`` are the bytes of the largest item that is read whole, and of the longest run.
-    """
-    largest, longest = limits
-    run: list[Item] = []
-    for item in items:
-        small = item.length <= largest or keeps(item)
-        if run and not (
-            small and item.offset == run[-1].end and item.end - run[0].offset <= longest
-        ):
-            yield run
-            run = []
-        run.append(item)
-        if not small:
-            yield run
-            run = []
-    if run:
-        yield run
 
 
 def scan_items(
@@ -131,10 +93,7 @@ def scan_items(
     how = _How(content=content, values=values and content, checksums=checksums, keep=keep)
     buffer: memoryview | None = None
     block, distant = block_of(reader), is_distant(reader)
-    # where each read is a request, a quick look sends no more of them than one that reads all
-    limits = (block, block) if content or distant else (_QUICK_ITEM, QUICK_RUN)
-    if probe and distant:
-        limits = (QUICK_RUN, QUICK_RUN)
+    limits = limits_of(reader, content=content, probe=probe)
     for item in items:
         if item.stored is not None:
             yield see_raw(

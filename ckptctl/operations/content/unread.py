@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckptctl.errors import Findings, NotFound
-from ckptctl.formats.items.scan import block_of
+from ckptctl.formats.items.runs import block_of
 from ckptctl.formats.torch.layout import SUFFIXES
 from ckptctl.hashing import algorithm_of, digest_of
 from ckptctl.model.checkpoint import File

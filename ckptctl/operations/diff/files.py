@@ -12,7 +12,7 @@ from ckptctl.comparison.consequences import Consequence
 from ckptctl.comparison.difference import ContentRow, KeyChange, Verdict, consequence_in
 from ckptctl.dataclass import dataclass, replace
 from ckptctl.errors import StorageError
-from ckptctl.formats.items.scan import block_of
+from ckptctl.formats.items.runs import block_of
 from ckptctl.hashing import Hasher
 from ckptctl.model.components import component_of, elements
 from ckptctl.model.paths import join

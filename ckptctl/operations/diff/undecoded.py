@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ckptctl.errors import Unsupported
-from ckptctl.formats.items.scan import block_of
+from ckptctl.formats.items.runs import block_of
 from ckptctl.hashing import DEFAULT, digest_of
 from ckptctl.model.checkpoint import Item
 from ckptctl.model.paths import join

@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 
 from ckptctl.errors import Refused, StorageError
-from ckptctl.formats.items.scan import block_of
+from ckptctl.formats.items.runs import block_of
 from ckptctl.hashing import algorithm_of, digest_of
 from ckptctl.model.belonging import foreign
 from ckptctl.model.checkpoint import File

@@ -11,7 +11,8 @@ from ckptctl.checks import ITEM_CHECKS, Context
 from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import StorageError
 from ckptctl.formats.companions import LEGACY
-from ckptctl.formats.items.scan import block_of, scan_items
+from ckptctl.formats.items.runs import block_of
+from ckptctl.formats.items.scan import scan_items
 from ckptctl.formats.items.templates import Lane, Templates, by_form
 from ckptctl.hashing import Hasher, digest_of
 from ckptctl.model.checkpoint import Fault, FaultKind, Item, TensorEntry, rank_of
