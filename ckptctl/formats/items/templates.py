@@ -17,9 +17,10 @@ from ckptctl.crc import crc32
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
 from ckptctl.formats.items.bytes import ItemBytes
+from ckptctl.formats.items.values import scanner_of, values_of
 from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.checkpoint import BoxIndex, Item, Stored
-from ckptctl.model.observation import ItemSeen, Payload, RecordSeen
+from ckptctl.model.observation import ItemSeen, Payload, RecordSeen, ValuesSeen
 
 _LARGEST = 16 << 10
 """Bytes around a payload, of which a copy is kept."""
@@ -55,6 +56,14 @@ class Template:
     records: int
     torch_versions: str
     cast: tuple[str, str] | None = None
+
+    def values(self, data: memoryview) -> ValuesSeen | None:
+        """Look at the numbers in the payload of an item that fits."""
+        name, big = f"data/{self.payload.storage_key}", not self.little
+        scanner = scanner_of(self.payload, name, big=big)
+        if scanner is not None:
+            scanner.feed(data)
+        return values_of(self.payload, scanner, big=big)
 
     def stored(self, offset: int, crc: int) -> Stored:
         """Say where the tensor lies of an item that begins at ``offset`` and fits."""
@@ -138,14 +147,22 @@ class Lane:
     """Passes items of one unit of work by templates, and counts what was passed.
 
     With ``content`` the CRC of each payload is computed and must fit. Items at the offsets in
-    ``spared`` are left to those who want to see them.
+    ``spared`` are left to those who want to see them. ``see`` is shown what passes, and with
+    ``values`` what its numbers are like.
     """
 
     def __init__(
-        self, templates: Templates, *, content: bool, spared: Container[int] = frozenset()
+        self,
+        templates: Templates,
+        *,
+        content: bool,
+        values: bool = False,
+        spared: Container[int] = frozenset(),
+        see: Callable[[ItemSeen], object] | None = None,
     ) -> None:
         """Begin with nothing passed."""
         self._templates, self._content, self._spared = templates, content, spared
+        self._values, self._see = values, see
         self._waiting: tuple[ItemSeen, ItemBytes] | None = None
         self.items = self.records = self.bytes = 0
         self.torch_versions: set[str] = set()
@@ -162,20 +179,23 @@ class Lane:
         template, crc = self._like(item, data, at, data, at)
         if template is None:
             return False
-        if self._content:
-            start = at + template.start
-            if crc32(memoryview(data)[start : start + template.size]) != crc:
-                return False
+        start = at + template.start
+        if self._content and crc32(memoryview(data)[start : start + template.size]) != crc:
+            return False
+        if self._see is not None:
+            payload = memoryview(data)[start : start + template.size]
+            values = template.values(payload) if self._values else None
+            self._see(ItemSeen(item, payload=template.payload, values=values))
         return self._count(item, item.length, template)
 
     def passes_ends(self, item: Item, head: bytes, tail: bytes) -> bool:
         """Tell whether an item passes of which only the first and the last bytes are there."""
         template, _ = self._like(item, head, 0, tail, len(tail) - item.length)
-        return (
-            template is not None
-            and not self._content
-            and self._count(item, len(head) + len(tail), template)
-        )
+        if template is None or self._content or self._values:
+            return False
+        if self._see is not None:
+            self._see(ItemSeen(item, payload=template.payload))
+        return self._count(item, len(head) + len(tail), template)
 
     def _like(
         self, item: Item, first: bytes, at: int, last: bytes, begin: int
@@ -234,7 +254,7 @@ def template_of(
         if not all(shape.sound(record) for record in seen.records):
             return None
         start, stop = shape.span(name)
-        if item.length - (stop - start) > _LARGEST:
+        if item.length - (stop - start) > _LARGEST or not shape.described(start):
             return None
         half, varies = None, shape.crcs(name) if stop > start else []
         if varies and _ID in shape.heads:
@@ -292,6 +312,10 @@ class _Shape:
         """True unless the bytes of elements are in big-endian order."""
         start, stop = self.span(_ORDER) if _ORDER in self.heads else (0, 0)
         return bytes(self._data.get(start, stop)) != b"big"
+
+    def described(self, payload: int) -> bool:
+        """Tell whether a payload that begins there lies behind all that says what it means."""
+        return all(self._starts.get(name, 0) < payload for name in ("data.pkl", _ORDER))
 
     def span(self, name: str) -> tuple[int, int]:
         """Return where the bytes of a record begin and end."""

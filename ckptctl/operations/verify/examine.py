@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -137,7 +138,7 @@ class Examiner:
         hasher = Hasher(unit.algorithm) if unit.algorithm else None
         collector = self._plan.collector(unit.path) if self._plan is not None else None
         keep = collector.wants if collector is not None else None
-        lane = self._lane(unit, collector)
+        lane = self._lane(unit, collector, values)
         digest, faults, problem = "", tuple[Fault, ...](), ""
         count, saved, texts, loose = 0, set[str](), list[Item](), list[Item]()
         broken, raws = 0, list[Item]()
@@ -175,7 +176,7 @@ class Examiner:
                 values.add(seen, bad=_accuses(found))
                 if collector is not None:
                     collector.add(seen)
-                if lane is not None and not found:
+                if not found:
                     lane.learn(seen, cast)
             digest = hasher.text() if hasher is not None else ""
             faults = self._compare(unit, digest)
@@ -185,13 +186,12 @@ class Examiner:
                 values.hand_over(faults)
         except StorageError as error:
             problem = str(error) or "no reason was given"
-        if lane is not None:
-            tally.add_alike(lane)
-            casts += Objects(casts=lane.casts)
+        tally.add_alike(lane)
+        casts += Objects(casts=lane.casts)
         report = Report.of(findings, tally.coverage(problem))
         if problem:
             return Done(unit, report, problem=problem)
-        if lane is not None and collector is not None:
+        if collector is not None:
             collector.add_makers(lane.torch_versions)
         collected = collector.done() if collector is not None else None
         return Done(
@@ -219,13 +219,15 @@ class Examiner:
             return None
         return payload.dtype, entry.dtype
 
-    def _lane(self, unit: Unit, collector: Collector | None) -> Lane | None:
-        """Return what passes items that are like others, unless the numbers in all are to be seen."""
-        if self._options.values:
-            return None
-        spared = collector.offsets if collector is not None else frozenset()
-        content = unit.content and not unit.expected
-        return Lane(self._templates, content=content, spared=spared)
+    def _lane(self, unit: Unit, collector: Collector | None, values: UnitValues) -> Lane:
+        """Return what passes items that are like others."""
+        return Lane(
+            self._templates,
+            content=unit.content and not unit.expected,
+            values=unit.content and self._options.values,
+            spared=collector.offsets if collector is not None else frozenset(),
+            see=partial(values.add, bad=False) if self._options.values else None,
+        )
 
     def _scan(
         self,
