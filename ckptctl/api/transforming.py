@@ -35,6 +35,7 @@ def convert(
     workers: int | None = None,
     dry_run: bool = False,
     framework: str = "",
+    proof: str = "",
     progress: results.Progress | None = None,
 ) -> results.Conversion:
     """Write tensors as ``safetensors``, ``torch`` or ``dcp``, read them back and compare.
@@ -43,11 +44,13 @@ def convert(
     what is damaged; ``resume`` goes on from what the same
     conversion left unfinished, ``overwrite`` begins again, and replaces what ``convert`` wrote.
     ``accept`` takes the source in spite of what these checks find, for a ``reason`` that is recorded.
+    ``proof`` is ``digest`` or ``crc``: what result and source are compared by; empty chooses.
     Raises ``Findings`` for a source that is not whole and for a result that is not what was read,
     ``Refused`` for a destination that is taken or has no room.
     """
     from ckptctl.formats.safetensors.writer import parse_size
     from ckptctl.operations import requests
+    from ckptctl.operations.content.proof import ProofBy
     from ckptctl.operations.content.selection import Selection
     from ckptctl.operations.convert import convert as converting
     from ckptctl.operations.convert.options import ConvertOptions
@@ -66,6 +69,7 @@ def convert(
         dry_run=dry_run,
         framework=framework,
         accepting=requests.accepting_only(accept, reason, path=text_of(path)),
+        proof=ProofBy.parse(proof),
     )
     if workers is not None:
         options = replace(options, workers=workers)
@@ -92,17 +96,20 @@ def reshard(
     workers: int | None = None,
     dry_run: bool = False,
     framework: str = "",
+    proof: str = "",
     progress: results.Progress | None = None,
 ) -> results.Resharding:
     """Write a checkpoint for another number of ranks, prove it equal, and commit it.
 
     Of a root it takes what ``resolve`` names; without ``out`` the result goes to a root beside the
     root, ``ROOT-wN``. ``rng`` takes keep, drop or fail, ``data`` also merge. ``accept`` takes the
-    source in spite of what these checks find, for a ``reason`` that the result records. Raises
+    source in spite of what these checks find, for a ``reason`` that the result records. ``proof``
+    is ``digest`` or ``crc``: what result and source are compared by; empty chooses. Raises
     ``DecisionNeeded`` where state kept per rank needs one, ``Refused`` where the destination is
     taken, ``Findings`` where the source does not verify; nothing is committed then.
     """
     from ckptctl.operations import requests
+    from ckptctl.operations.content.proof import ProofBy
     from ckptctl.operations.reshard.named import request_of, reshard_named
     from ckptctl.operations.reshard.reshard import ReshardOptions
     from ckptctl.operations.target import text_of
@@ -116,6 +123,7 @@ def reshard(
         force=force,
         framework=framework,
         accepting=requests.accepting_only(accept, reason, path=text_of(path)),
+        proof=ProofBy.parse(proof),
     )
     if workers is not None:
         options = options.with_workers(workers)

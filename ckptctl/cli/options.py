@@ -50,6 +50,14 @@ Framework = Annotated[
     str,
     Option("--framework", metavar="NAME", help="Take it for what this framework writes."),
 ]
+Proof = Annotated[
+    str,
+    Option(
+        metavar="digest|crc",
+        help="What result and source are compared by.  [default: digest, crc for a large source "
+        "that would be read again]",
+    ),
+]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print nothing on success.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Say what would be done and do nothing.")]
 Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask.")]

@@ -117,6 +117,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "progress": (dict,),
     "components": (dict,),
     "provenance": (dict,),
+    "proof": (dict,),
 }
 
 

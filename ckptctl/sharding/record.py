@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.model.acceptance import Acceptance
 from ckptctl.model.manifest import FileRecord, Record
 
@@ -33,7 +34,8 @@ class ConvertedRecord(Record):
     """What ``convert`` wrote: its files, and the keys of the source that are not in there.
 
     ``lost`` are those of them that damage took, ``accepted`` is what a person accepted of the source
-    in spite of a check: a commit of what was written says so.
+    in spite of a check: a commit of what was written says so. ``proof`` says what
+    the result was compared by, and what that is over.
     """
 
     SCHEMA: ClassVar[str] = "ckptctl/converted/2"
@@ -42,6 +44,7 @@ class ConvertedRecord(Record):
     to: str
     files: tuple[FileRecord, ...] = ()
     tensors: str = ""
+    proof: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     accepted: tuple[Acceptance, ...] = ()

@@ -16,8 +16,8 @@ from support.sharded import Counted, save
 
 torch = pytest.importorskip("torch")
 
-_READS = 2
-"""Times that the payload is read: for the digest of the source, and to be written."""
+READS = {"crc": 1, "digest": 2}
+"""Times that the payload is read: to be written, and before that for the digest of the source."""
 
 _AROUND = 1.15
 """What is read around payloads that are this small: metadata, the ends of items."""
@@ -50,8 +50,8 @@ COLUMNS = ({"tp": 4}, {"tp": 1})
 BOTH = ({"dp": 2, "tp": 2}, {"dp": 0, "tp": 1})
 
 
-@pytest.mark.parametrize("ranks", [8, 32])
-@pytest.mark.parametrize("before", [ROWS, COLUMNS, BOTH])
+@pytest.mark.parametrize(("ranks", "proof"), [(8, "crc"), (32, "crc"), (8, "digest")])
+@pytest.mark.parametrize("before", [ROWS, COLUMNS, BOTH], ids=["rows", "columns", "both"])
 @pytest.mark.parametrize(
     "how",
     [
@@ -67,18 +67,21 @@ def test_each_byte_of_the_source_is_read_once_for_all_ranks(
     before: tuple[dict[str, int], dict[str, int]],
     how: tuple[str, ...],
     ranks: int,
+    proof: str,
 ) -> None:
     made = source(tmp_path / "a" / "step-1", before[1], before[0])
     payload = sum(tensor.nbytes for tensor in made.values())
-    words = [word.format(ranks // 4) for word in how]
-    arguments = ("reshard", tmp_path / "a" / "step-1", "--world-size", str(ranks), *words, "--json")
+    words = [*(word.format(ranks // 4) for word in how), "--proof", proof, "--json"]
+    arguments = ("reshard", tmp_path / "a" / "step-1", "--world-size", str(ranks), *words)
     out = tmp_path / "b" / "step-1"
     planned = run(*arguments, "--out", out, "--dry-run").json()
     assert planned["bytes_read"] <= payload * _AROUND
     with monkeypatch.context() as patch:
         counted = Counted(patch)
-        assert run(*arguments, "--out", out).code == 0
-    assert counted.read[str(tmp_path / "a" / "step-1")] <= payload * (_READS + _AROUND - 1)
+        done = run(*arguments, "--out", out)
+    assert done.code == 0 and done.json()["proven_by"] == planned["proven_by"] == proof
+    read = counted.read[str(tmp_path / "a" / "step-1")] / payload
+    assert READS[proof] <= read <= READS[proof] + _AROUND - 1
     assert sum(counted.written.values()) == sum(
         file.stat().st_size
         for file in out.iterdir()

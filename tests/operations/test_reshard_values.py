@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ckptctl.operations.content.proof import ProofBy
 from ckptctl.operations.reshard import write
 from ckptctl.operations.reshard.plan import Request
 from ckptctl.operations.reshard.reshard import ReshardOptions, reshard
@@ -94,6 +95,7 @@ def test_torch_reads_from_the_result_what_was_saved(data: st.DataObject) -> None
         after = {axis: data.draw(st.integers(-1, len(shape) - 1)) for axis in mesh.names}
         rules.append(DimRule(name, {axis: dim for axis, dim in after.items() if dim >= 0}))
     stored = data.draw(st.sampled_from(STORED), label="stored")
+    proof = data.draw(st.sampled_from(["digest", "crc"]), label="proof")
     band = data.draw(st.sampled_from([16, 64, 4 << 20]), label="band")
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         patch.setattr(write, "_BAND", band)
@@ -101,7 +103,8 @@ def test_torch_reads_from_the_result_what_was_saved(data: st.DataObject) -> None
         source, target = Path(place, "a"), Path(place, "b")
         save(source, saved, stored=stored)
         request = Request(ranks, mesh=mesh, rules=rules, policies=KEEP)
-        reshard(str(source), str(target), options=ReshardOptions(request, workers=2))
+        options = ReshardOptions(request, workers=2, proof=ProofBy(proof))
+        assert reshard(str(source), str(target), options=options).proven_by == proof
         found = {fqn: torch.zeros_like(tensor) for fqn, (tensor, _) in saved.items()}
         dcp.load(found, checkpoint_id=str(target), no_dist=True)
         for fqn, (tensor, _) in saved.items():

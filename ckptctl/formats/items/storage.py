@@ -117,15 +117,18 @@ def locate_tensor(reader: Reader, item: Item, templates: Templates | None = None
         return template.stored(item.offset, crc)
     if seen is None:
         raise MalformedData(f"{item.path}: {item.fqn}: nothing was read of it")
-    found = _stored(seen)
+    found = stored_in(seen)
     if lane is not None and found.kind == "plain":
         lane.learn(seen)
     return found
 
 
-def _stored(seen: ItemSeen) -> Stored:
-    item = seen.item
-    payload = seen.payload
+def stored_in(seen: ItemSeen) -> Stored:
+    """Return where a tensor's storage lies by what was seen of its item.
+
+    Raises ``MalformedData`` where the item is damaged or does not hold a tensor.
+    """
+    item, payload = seen.item, seen.payload
     if payload is None:
         raise MalformedData(f"{item.path}: {item.fqn}: its data.pkl is damaged")
     by_name = {record.name: record for record in seen.records}

@@ -9,17 +9,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ckptctl.crc import crc32
 from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Item
 from ckptctl.model.geometry import Box
 from ckptctl.operations.content.checked import Check, Recorded, complain
+from ckptctl.operations.content.cut import KINDS
+from ckptctl.operations.content.segments import Run, extend
 from ckptctl.storage import Reader
 
 if TYPE_CHECKING:
     import numpy as np
+
+Block: TypeAlias = tuple[memoryview, int | None]
 
 _AGAIN = 1 << 20
 
@@ -41,7 +45,8 @@ class InMemory:
 class Piece:
     """One box of a tensor and where its row-major bytes are; ``next`` is what the CRC has reached.
 
-    There is none without ``check``: what its bytes are, or were, checked against.
+    There is none without ``check``: what its bytes are, or were, checked against. Where there are
+    ``runs``, the CRC of each read is noted there.
     """
 
     box: Box
@@ -52,14 +57,21 @@ class Piece:
     check: Check
     next: int = 0
     computed: int = 0
+    runs: list[Run] | None = None
 
-    def read_into(self, position: int, buffer: memoryview) -> None:
-        """Read bytes of the piece from ``position`` on."""
+    def read_into(self, position: int, buffer: memoryview) -> int | None:
+        """Read bytes of the piece from ``position`` on; return their CRC-32 where ``runs`` are noted."""
         self.source.read_into(self.start + position, buffer)
-        if position == self.next:
+        in_order = position == self.next
+        if in_order:
             self.next += len(buffer)
-            if isinstance(self.check, Recorded):
-                self.computed = crc32(buffer, self.computed)
+        if self.runs is not None:
+            crc = crc32(buffer)
+            extend(self.runs, position, len(buffer), crc)
+            return crc
+        if in_order and isinstance(self.check, Recorded):
+            self.computed = crc32(buffer, self.computed)
+        return None
 
     @property
     def passed(self) -> bool:
@@ -72,9 +84,11 @@ class Piece:
         Where not all of them have passed in order they are read once more.
         """
         if isinstance(self.check, Recorded):
-            if not self.passed:
+            if self.runs is not None and len(self.runs) == 1 and self.passed:
+                self.computed = self.runs[0].crc
+            elif self.runs is not None or not self.passed:
                 whole = memoryview(bytearray(min(_AGAIN, self.size)))
-                self.next = self.computed = 0
+                self.runs, self.next, self.computed = None, 0, 0
                 while not self.passed:
                     self.read_into(self.next, whole[: min(len(whole), self.size - self.next)])
             complain(self.item, self.computed, self.check.crc)
@@ -86,8 +100,10 @@ def volume(box: Box, target: Box) -> int:
     return 1 if not target.sizes else common.volume if common is not None else 0
 
 
-def stream(pieces: list[Piece], target: Box, width: int, block: int) -> Iterator[memoryview]:
+def stream(pieces: list[Piece], target: Box, width: int, block: int) -> Iterator[Block]:
     """Yield the row-major bytes of a box; each block is valid until the next.
+
+    With it comes the CRC-32 of a block that was read as it is, where it was computed.
 
     The pieces cover the box, once each; ``width`` is bytes of an element.
     """
@@ -111,15 +127,14 @@ def stream(pieces: list[Piece], target: Box, width: int, block: int) -> Iterator
             stop = start + common.sizes[0] * row
         for position in range(start, stop, block):
             part = buffer[: min(block, stop - position)]
-            piece.read_into(position, part)
-            yield part
+            yield part, piece.read_into(position, part)
 
 
-def _bands(pieces: list[Piece], target: Box, width: int, block: int) -> Iterator[memoryview]:
+def _bands(pieces: list[Piece], target: Box, width: int, block: int) -> Iterator[Block]:
     """Put bands of the box together from pieces that are cut along several dimensions."""
     import numpy as np
 
-    kind = np.dtype({1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}[width])
+    kind = np.dtype(KINDS[width])
     axis = _axis(pieces, target, width, block)
     widest = max(math.prod(sizes[axis + 1 :]) for sizes in _all_sizes(pieces, target))
     rows = max(1, block // (widest * width))
@@ -139,7 +154,7 @@ def _bands(pieces: list[Piece], target: Box, width: int, block: int) -> Iterator
             stop = min(start + rows, high)
             for piece in near:
                 _fill(band, scratch, piece, target, axis, index, start, stop)
-            yield band[: stop - start].reshape(-1).view(np.uint8).data
+            yield band[: stop - start].reshape(-1).view(np.uint8).data, None
 
 
 def _all_sizes(pieces: list[Piece], target: Box) -> list[tuple[int, ...]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ckptctl.crc import combine, crc32
 from ckptctl.dataclass import dataclass
 from ckptctl.model.geometry import Box, Shape
 
@@ -95,3 +97,50 @@ class Cutter:
         if not cut.size:
             return None
         return np.ascontiguousarray(cut).reshape(-1).view(np.uint8).data
+
+
+class Sums:
+    """CRC-32s of the row-major bytes of several boxes of a tensor, whose own bytes stream by."""
+
+    def __init__(self, shape: Shape, width: int, boxes: Sequence[Box]) -> None:
+        """Begin before the first byte; ``width`` is bytes of an element."""
+        self.crcs = [0] * len(boxes)
+        self._counts = [0] * len(boxes)
+        self._sizes = [box.volume * width for box in boxes]
+        self._position = 0
+        row = math.prod(shape[1:]) * width
+        self._spans: list[tuple[int, int, int]] | None = None
+        if all(box.sizes[1:] == shape[1:] for box in boxes):
+            starts = [box.offsets[0] * row if shape else 0 for box in boxes]
+            ends = (start + size for start, size in zip(starts, self._sizes, strict=True))
+            self._spans = sorted(zip(starts, ends, range(len(boxes)), strict=True))
+        else:
+            self._cutter = Cutter(Box((0,) * len(shape), shape), width, boxes)
+
+    def feed(self, block: memoryview, crc: int | None) -> None:
+        """Take the bytes that follow, whole elements; ``crc`` is theirs where it is known."""
+        if self._spans is None:
+            for slab, data in self._cutter.slabs(block):
+                for number in range(len(self.crcs)):
+                    part = self._cutter.part(number, slab, data)
+                    if part is not None:
+                        self._add(number, part, None)
+            return
+        begin = self._position
+        self._position = end = begin + len(block)
+        first = bisect_right(self._spans, (begin, end, len(self.crcs))) - 1
+        for start, stop, number in self._spans[max(0, first) :]:
+            if start >= end:
+                break
+            low, high = max(start, begin) - begin, min(stop, end) - begin
+            if low < high:
+                self._add(number, block[low:high], crc if high - low == len(block) else None)
+
+    def _add(self, number: int, part: memoryview, crc: int | None) -> None:
+        before = self.crcs[number]
+        self._counts[number] += len(part)
+        self.crcs[number] = crc32(part, before) if crc is None else combine(before, crc, len(part))
+
+    def differ(self, crcs: Sequence[int]) -> bool:
+        """Tell whether a box has another CRC-32 than expected, or did not pass whole."""
+        return self._counts != self._sizes or self.crcs != list(crcs)

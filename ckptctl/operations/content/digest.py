@@ -10,6 +10,7 @@ import fnmatch
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Protocol
 
 from ckptctl.crc import crc32
 from ckptctl.dataclass import dataclass, field
@@ -110,6 +111,13 @@ class Content(Answer):
         return Verdict.NOTHING if self.nothing else Verdict.OK
 
 
+class Watcher(Protocol):
+    """Follows the row-major bytes of one tensor."""
+
+    def feed(self, block: memoryview, crc: int | None) -> None:
+        """Take the bytes that follow; ``crc`` is theirs where it is known."""
+
+
 def digest_content(
     opened: Opened,
     *,
@@ -117,12 +125,14 @@ def digest_content(
     objects: bool = True,
     workers: int | None = None,
     progress: Progress | None = None,
+    watch: Callable[[TensorEntry], Watcher | None] = lambda _: None,
 ) -> Content:
     """Digest all tensors and objects, or those whose name matches one of the patterns ``only``.
 
     The CRC-32 of every item is checked on the way. Damage of one tensor is its ``problem``, also
     where its file is not there; the others are digested all the same. Raises ``StorageError``
-    where the storage does not answer: that is no damage.
+    where the storage does not answer: that is no damage. ``watch`` may name somebody for a tensor
+    who is given its bytes as well.
     """
     patterns = tuple(only)
 
@@ -141,7 +151,9 @@ def digest_content(
             opened.source() as source,
             ThreadPoolExecutor(tasks(opened.store, workers)) as pool,
         ):
-            rows = list(pool.map(lambda entry: _tensor(source, entry, shared.advance), order))
+            rows = list(
+                pool.map(lambda one: _tensor(source, one, shared.advance, watch(one)), order)
+            )
             items = [item for fqn in values for item in source.items_of(fqn)]
             found = list(pool.map(lambda item: _object(source, item), items))
             found += [
@@ -180,13 +192,24 @@ def _over(lines: Iterable[str | None]) -> str:
     return "" if nothing else hasher.text()
 
 
-def _tensor(source: TensorSource, entry: TensorEntry, tick: Callable[[int], None]) -> TensorDigest:
+def _tensor(
+    source: TensorSource,
+    entry: TensorEntry,
+    tick: Callable[[int], None],
+    watcher: Watcher | None = None,
+) -> TensorDigest:
     size = bytes_of(entry)
     hasher = Hasher()
     try:
-        for block in source.read(entry.fqn):
-            hasher.update(block)
-            tick(len(block))
+        if watcher is None:
+            for block in source.read(entry.fqn):
+                hasher.update(block)
+                tick(len(block))
+        else:
+            for block, crc in source.segments(entry.fqn):
+                hasher.update(block)
+                watcher.feed(block, crc)
+                tick(len(block))
     except (MalformedData, Refused, NotFound) as error:
         alien = isinstance(error, Unsupported)
         return TensorDigest(

@@ -7,7 +7,7 @@ storage that is larger than the piece is checked whole before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
 from threading import Lock
 from types import TracebackType
@@ -16,15 +16,16 @@ from ckptctl.dataclass import dataclass, field
 from ckptctl.errors import MalformedData, NotFound, NothingThere, Refused, Unsupported
 from ckptctl.formats.items.casting import Loss, cast
 from ckptctl.formats.items.scan import scan_items
-from ckptctl.formats.items.storage import DECODED_SLACK, decode, locate_tensor
+from ckptctl.formats.items.storage import DECODED_SLACK, decode, locate_tensor, stored_in
 from ckptctl.formats.items.strided import rearranged
 from ckptctl.formats.items.templates import Lane
 from ckptctl.formats.torch.zip_writer import Sink
 from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import BoxIndex, Checkpoint, Item, Stored, TensorEntry
 from ckptctl.model.dtypes import CAST, item_size
-from ckptctl.model.geometry import Box
-from ckptctl.operations.content.assemble import InMemory, Piece, stream, volume
+from ckptctl.model.geometry import Box, Shape
+from ckptctl.model.observation import ItemSeen
+from ckptctl.operations.content.assemble import Block, InMemory, Piece, stream, volume
 from ckptctl.operations.content.checked import (
     Check,
     Checked,
@@ -32,6 +33,7 @@ from ckptctl.operations.content.checked import (
     Unrecorded,
 )
 from ckptctl.operations.content.files import OpenFiles
+from ckptctl.operations.content.segments import Log, Records, Run, Seen, records_of
 from ckptctl.storage import Reader, Store
 
 BLOCK = 1 << 20
@@ -53,7 +55,8 @@ class TensorSource:
     """The tensors of one checkpoint, opened for reading; safe to use from several threads.
 
     ``unchecked`` are the keys that were read and for which no CRC was recorded. ``files`` are those
-    of other parts of the same checkpoint, to be shared.
+    of other parts of the same checkpoint, to be shared. With a ``log`` what is read is noted there;
+    pieces of which only a part is read are then for whoever reads the log to check.
     """
 
     store: Store
@@ -61,6 +64,7 @@ class TensorSource:
     checkpoint: Checkpoint
     unchecked: set[str] = field(default_factory=set)
     files: OpenFiles | None = None
+    log: Log | None = None
     _own: list[OpenFiles] = field(default_factory=list)
     _items: dict[str, list[int]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -106,9 +110,10 @@ class TensorSource:
     def copy(self, items: list[Item], out: Sink) -> None:
         """Write neighbouring items of a file as they are, and check the CRC of each of their records.
 
-        Raises ``MalformedData`` for damage.
+        Raises ``MalformedData`` for damage, and with a log for what could not be noted there.
         """
         boxes, lane = BoxIndex(self.checkpoint), Lane(self._files.templates, content=True)
+        noted = self.log is not None  # of each item, what was seen of it
         with ExitStack() as stack:
             reader = self.reader(items[0].path, stack)
             if items[-1].end > reader.size:
@@ -120,13 +125,47 @@ class TensorSource:
                 is_tensor=boxes.is_tensor,
                 expected_bytes=boxes.payload,
                 sink=out.write,
-                lane=lane,
+                lane=None if noted else lane,
             ):
                 if seen.damage:
                     raise MalformedData(f"{seen.item.path}: {seen.item.fqn}: {seen.damage}")
                 lane.learn(seen)
                 if seen.unread or not all(one.proven for one in seen.records if one.size):
                     self.unchecked.add(seen.item.fqn)
+                if self.log is not None:
+                    self._note_copy(seen, self.log)
+
+    def _note_copy(self, seen: ItemSeen, log: Log) -> None:
+        """Note the CRC of a tensor that was copied, where its bytes lie in order, or of an object."""
+        item = seen.item
+        entry = self.checkpoint.entries.get(item.fqn)
+        if seen.unread or any(record.computed is None for record in seen.records if record.size):
+            raise MalformedData(f"{item.path}: {item.fqn}: it cannot be read, only copied")
+        if not isinstance(entry, TensorEntry):
+            log.records[item.path, item.offset] = records_of(seen)
+            return
+        stored = stored_in(seen)
+        box = next((b for b in entry.boxes if b.offsets == item.offsets), None)
+        if stored.kind != "plain" or item_size(entry.dtype) is None or box is None:
+            raise MalformedData(f"{item.path}: {item.fqn}: it cannot be read, only copied")
+        if stored.dtype != entry.dtype and {stored.dtype, entry.dtype} <= CAST:
+            return  # what it is read as has a CRC of its own
+        if (stored.dtype, stored.shape) != (entry.dtype, box.sizes):
+            raise MalformedData(f"{item.path}: {item.fqn}: it is not what the metadata says")
+        if stored.row_major == (stored.start, stored.start + stored.size):
+            computed = next((r.computed for r in seen.records if r.start == stored.start), None)
+            run = Run(0, stored.size, computed or 0)
+            log.note(item.fqn, box.offsets, Seen(stored.crc, (run,)))
+
+    def object_records(self, items: Iterable[Item]) -> dict[tuple[str, int], Records]:
+        """Read objects and return the CRC of each of their records; raises ``MalformedData`` for damage."""
+        log = Log()
+        part = TensorSource(
+            self.store, self.base, self.checkpoint, self.unchecked, self._files, log
+        )
+        for item in items:
+            part.copy([item], _Digesting())
+        return log.records
 
     def damage(self, fqn: str) -> str:
         """Read the items of a key and return what is wrong with them; empty for nothing."""
@@ -160,6 +199,14 @@ class TensorSource:
         the whole afterwards. What nothing was recorded for is ``unchecked`` from then on. Raises ``MalformedData`` for damage and for tensors whose layout is not interpreted,
         ``Refused`` where pieces leave a part of the box open.
         """
+        for data, _ in self._blocks(fqn, box, block, noted=self.log is not None):
+            yield data
+
+    def segments(self, fqn: str, box: Box | None = None, *, block: int = BLOCK) -> Iterator[Block]:
+        """Yield what ``read`` yields, each block with its CRC-32 where that was computed."""
+        return self._blocks(fqn, box, block, noted=True)
+
+    def _blocks(self, fqn: str, box: Box | None, block: int, *, noted: bool) -> Iterator[Block]:
         entry = self.entry(fqn)
         whole = Box((0,) * len(entry.shape), entry.shape)
         target = whole if box is None else box
@@ -181,10 +228,36 @@ class TensorSource:
                     f"{fqn}: its pieces hold {covered} of {target.volume} elements of a part of "
                     f"it; `ckptctl verify` says what is missing"
                 )
+            for piece in pieces:
+                piece.runs = [] if noted else None
             yield from stream(pieces, target, width, block)
             for piece in pieces:
+                if self.log is not None:
+                    recorded = piece.check.crc if isinstance(piece.check, Recorded) else None
+                    seen = Seen(recorded, tuple(piece.runs or ()))
+                    self.log.note(fqn, piece.box.offsets, seen)
                 if target == whole or piece.passed:
                     piece.settle()
+
+    def piece_crcs(self, fqn: str, origins: Collection[Shape]) -> dict[Shape, int]:
+        """Return the CRC-32 of each piece that begins at one of these places.
+
+        It is the one that was recorded; where there is none the piece is read.
+        """
+        entry, found = self.entry(fqn), {}
+        width = item_size(entry.dtype) or 1
+        whole = Box((0,) * len(entry.shape), entry.shape)
+        with ExitStack() as stack:
+            for piece in self._pieces(entry, width, whole, stack, origins):
+                if isinstance(piece.check, Recorded):
+                    found[piece.box.offsets] = piece.check.crc
+                    continue
+                piece.runs = []
+                buffer = memoryview(bytearray(min(BLOCK, max(1, piece.size))))
+                for start in range(0, piece.size, len(buffer)):
+                    piece.read_into(start, buffer[: min(len(buffer), piece.size - start)])
+                found[piece.box.offsets] = piece.runs[0].crc if piece.runs else 0
+        return found
 
     def reader(self, path: str, stack: ExitStack) -> Reader:
         """Return a file of the checkpoint opened for reading, kept open where there is room."""
@@ -210,9 +283,17 @@ class TensorSource:
         return (box.volume if box is not None else 1) * (item_size(entry.dtype) or 16)
 
     def _pieces(
-        self, entry: TensorEntry, width: int, target: Box, stack: ExitStack
+        self,
+        entry: TensorEntry,
+        width: int,
+        target: Box,
+        stack: ExitStack,
+        origins: Collection[Shape] | None = None,
     ) -> Iterator[Piece]:
-        """Open the pieces that touch a box, one of each where ranks saved copies."""
+        """Open the pieces that touch a box, one of each where ranks saved copies.
+
+        With ``origins`` only those that begin there.
+        """
         sizes = {box.offsets: box for box in entry.boxes if box.volume or not entry.shape}
         taken: set[tuple[int, ...]] = set()
         for item in self.items_of(entry.fqn):
@@ -220,6 +301,8 @@ class TensorSource:
             if box is None or box.offsets in taken:
                 continue
             if target.sizes and box.overlap(target) is None:
+                continue
+            if origins is not None and box.offsets not in origins:
                 continue
             taken.add(box.offsets)
             yield self._piece(entry, item, box, width, stack)
@@ -270,7 +353,7 @@ class TensorSource:
 
     def _opaque(
         self, entry: TensorEntry, target: Box, whole: Box, block: int, stack: ExitStack
-    ) -> Iterator[memoryview]:
+    ) -> Iterator[Block]:
         """Yield the storage of a tensor whose elements are not whole bytes, which is one piece."""
         items = self.items_of(entry.fqn)
         boxes = [box for box in entry.boxes if box.volume]
@@ -284,6 +367,5 @@ class TensorSource:
         piece = Piece(whole, items[0], reader, stored.start, stored.size, check)
         for position in range(0, stored.size, block):
             buffer = memoryview(bytearray(min(block, stored.size - position)))
-            piece.read_into(position, buffer)
-            yield buffer
+            yield buffer, piece.read_into(position, buffer)
         piece.settle()

@@ -14,8 +14,15 @@ from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.finding import Finding, GapKind, Severity
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.paths import join
-from ckptctl.operations.content.digest import ObjectDigest, TensorDigest, digest_content
+from ckptctl.operations.content.digest import (
+    ObjectDigest,
+    TensorDigest,
+    bytes_of,
+    digest_content,
+)
 from ckptctl.operations.content.open import Opened, open_tensors
+from ckptctl.operations.content.proof import Expected, ProofBy, read_back
+from ckptctl.operations.content.segments import Log
 from ckptctl.operations.content.unread import unproven_sources, unread_files
 from ckptctl.operations.convert.dcp import to_dcp
 from ckptctl.operations.convert.options import (
@@ -77,7 +84,9 @@ def convert(
     unproven = unproven_sources(opened, _manifest(opened))
     found = look(out, resume=options.resume, overwrite=options.overwrite, single=to == "torch")
     with opened.source() as source:
-        reading = Reading(source, progress or Silent())
+        by = options.proof or _fitting(opened, names, to)
+        source.log = Log() if by is ProofBy.CRC else None
+        reading = Reading(source, progress or Silent(), by)
         layouts = accepted.pop("layouts")
         unread = _unreadable(opened, names, reading, options, layouts=layouts)
         left_out = [LeftOut(fqn, why) for fqn, why in unread.all.items()]
@@ -91,7 +100,9 @@ def convert(
         prepared = writer(opened, out, names, options, reading, left_out)
         _some_tensor(prepared, left_out, unread, options, had=bool(tensors))
         left_out.extend(LeftOut(path, why) for path, why in unread_files(opened).items())
-        result = replace(prepared.result, left_out=tuple(left_out), **accepted)
+        result = replace(
+            prepared.result, left_out=tuple(left_out), proven_by=by.value, **accepted
+        )
         there = sum(one.size for one in found.entries)
         need_space(found.store, max(0, result.size - there))
         if options.dry_run:
@@ -106,9 +117,15 @@ def convert(
                 raise Findings(
                     f"{error}; nothing was written; `force` leaves out what cannot be read"
                 ) from None
-            proof = _prove(found, prepared.tensors, reading, options)
+            expected = Expected(
+                {tensor.name: reading.held[tensor.name] for tensor in prepared.tensors},
+                reading.objects,
+                more=prepared.single,
+            )
+            proof = _prove(found, expected, options)
             result = replace(
                 result,
+                covers=expected.covers,
                 size=written.size,
                 outputs=written.outputs,
                 casts=_casts(prepared.tensors, reading),
@@ -248,6 +265,7 @@ def _finish(target: Target, found: Destination, result: Conversion, lost: list[L
             to=result.to,
             files=tuple(sorted(target.record.files, key=lambda file: file.path)),
             tensors=result.proof,
+            proof={"by": result.proven_by, "covers": result.covers},
             left_out=tuple(one.fqn for one in result.left_out),
             lost=tuple(one.fqn for one in lost),
             accepted=result.accepted,
@@ -260,22 +278,20 @@ def _finish(target: Target, found: Destination, result: Conversion, lost: list[L
     publish(found)
 
 
-def _prove(
-    found: Destination, tensors: list[TargetTensor], reading: Reading, options: ConvertOptions
-) -> str:
+def _fitting(opened: Opened, names: Mapping[str, str], to: str) -> ProofBy:
+    """Choose the proof: by digest, unless that would read much of the source once more."""
+    if to != "dcp":
+        return ProofBy.DIGEST  # whole tensors are read to be written
+    entries = (opened.checkpoint.entries[fqn] for fqn in names)
+    size = sum(bytes_of(entry) for entry in entries if isinstance(entry, TensorEntry))
+    return ProofBy.fitting(committed=_manifest(opened) is not None, size=size)
+
+
+def _prove(found: Destination, expected: Expected, options: ConvertOptions) -> str:
     """Read the result back and compare each tensor with what was read from the source."""
     written = open_tensors(found.written)
-    content = digest_content(written, workers=options.workers)
-    rows = {row.fqn: row for row in content.tensors}
-    expected = {t.name: (t.dtype, t.shape, reading.digests.get(t.name, "")) for t in tensors}
-    wrong = [
-        name
-        for name, facts in expected.items()
-        if name not in rows or (rows[name].dtype, rows[name].shape, rows[name].digest) != facts
-    ]
-    wrong += [name for name in rows if name not in expected]
-    objects = {row.fqn: row.digest for row in content.objects}
-    wrong += [name for name, digest in reading.objects.items() if objects.get(name) != digest]
+    content, differing = read_back(written, expected, workers=options.workers)
+    wrong = [fqn for fqn, _ in differing]
     if wrong or written.serious or bool(content.tensors and not content.tensors_digest):
         raise Findings(
             f"{found.url}: what was written is not what was read ({', '.join(wrong[:4])}): nothing "

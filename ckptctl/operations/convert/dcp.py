@@ -12,6 +12,7 @@ from ckptctl.formats.torch.zip_writer import WRITABLE
 from ckptctl.model.checkpoint import Checkpoint, Entry, ObjectEntry, TensorEntry
 from ckptctl.operations.content.digest import object_records, pickle_digest
 from ckptctl.operations.content.open import Opened
+from ckptctl.operations.content.proof import ProofBy
 from ckptctl.operations.content.tensors import TensorSource
 from ckptctl.operations.convert.options import (
     Conversion,
@@ -75,17 +76,30 @@ def to_dcp(
     def write(target: Target) -> Conversion:
         source = (opened.store.url, opened.base)
         place = (target.store.url, target.base)
-        units = units_of(plan, view, source, place, target.done)
-        write_files(target, units, opened.store, workers=options.workers, progress=reading.progress)
+        once = reading.by is ProofBy.CRC
+        units = units_of(plan, view, source, place, target.done, noted=once)
+        log = write_files(
+            target, units, opened.store, workers=options.workers, progress=reading.progress
+        )
         write_metadata(target, plan)
-        # the boxes were written from pieces, so what the source holds is read once more as a whole
-        for tensor in tensors:
-            for _ in reading.blocks(tensor):
-                pass
+        if once:
+            with TensorSource(opened.store, opened.base, view, log=log) as seen:
+                for tensor in tensors:
+                    reading.hold(replace(tensor, fqn=tensor.name), seen)
+                reading.source.unchecked |= _before(names, log.unchecked | seen.unchecked)
+        else:
+            # written from pieces, so what the source holds is read once more as a whole
+            for tensor in tensors:
+                reading.again(tensor)
         reading.objects = {key: pickle_digest(data) for key, data in pickles.items()}
         return result
 
     return Prepared(result, tensors, plan.digest, frozenset(expected_files(plan)), write)
+
+
+def _before(names: Mapping[str, str], found: set[str]) -> set[str]:
+    """Return the keys of the source that have these names in the result."""
+    return {fqn for fqn, name in names.items() if name in found}
 
 
 def _pickles(

@@ -17,6 +17,8 @@ from ckptctl.model.dtypes import item_size
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
 from ckptctl.operations.content.open import Opened
+from ckptctl.operations.content.proof import Held, ProofBy, pieces_of
+from ckptctl.operations.content.segments import Log
 from ckptctl.operations.content.selection import Selection
 from ckptctl.operations.content.tensors import TensorSource
 from ckptctl.operations.progress import Progress
@@ -31,7 +33,8 @@ class ConvertOptions:
     ``world_size`` is for DCP, ``framework`` the layout of the source where that is to be forced. ``dtype`` is what floats are cast to, the empty string for none. With
     ``force`` tensors that are damaged are left out and named instead of refusing the whole. What there
     is no reader for is left out and named without it; with ``strict`` the whole is refused. ``resume`` goes on from what the same conversion left unfinished, ``overwrite`` begins
-    again, and replaces what ``convert`` wrote earlier.
+    again, and replaces what ``convert`` wrote earlier. ``proof`` is what
+    the result is compared by; None chooses.
     """
 
     selection: Selection = field(default_factory=Selection)
@@ -46,6 +49,7 @@ class ConvertOptions:
     framework: str = ""
     accepting: Accepting = field(default_factory=Accepting)
     workers: int | None = None
+    proof: ProofBy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,8 @@ class Conversion(Answer):
     """What was written and proven; ``shared`` maps tensors kept once to the name they are kept under.
 
     ``unsafe`` names values that torch loads only with ``weights_only=False``. ``proof`` is the digest
-    over all tensors of the result, read back and equal to what was read. ``unchecked`` are keys
+    over all tensors of the result, read back and equal to what was read; ``proven_by`` is what they
+    were compared by, and ``covers`` what that is over. ``unchecked`` are keys
     and files for which the source keeps no checksum, so that what was read may not be what was once
     written. ``accepted`` is what a person accepted of the source in spite of a check, ``unmatched``
     what was to be and fits no finding.
@@ -99,6 +104,8 @@ class Conversion(Answer):
     shared: Mapping[str, str] = field(default_factory=dict)
     unsafe: tuple[str, ...] = ()
     proof: str = ""
+    proven_by: str = ""
+    covers: str = ""
     unchecked: tuple[str, ...] = ()
     dry_run: bool = False
     accepted: tuple[Acceptance, ...] = ()
@@ -115,14 +122,16 @@ class TargetTensor(Line):
 
 @dataclass(slots=True)
 class Reading:
-    """Tensors read once, for writing: cast on the way, and digested as they are written.
+    """Tensors read once, for writing: cast on the way, and noted as they are written.
 
-    ``objects`` holds the digests of objects that were written as items of their own.
+    ``held`` is what each tensor of the result must hold, ``objects`` the digests of objects that
+    were written as items of their own. What is cast is compared by its digest, whatever ``by`` is.
     """
 
     source: TensorSource
     progress: Progress
-    digests: dict[str, str] = field(default_factory=dict)
+    by: ProofBy = ProofBy.DIGEST
+    held: dict[str, Held] = field(default_factory=dict)
     losses: dict[str, Loss] = field(default_factory=dict)
     objects: dict[str, str] = field(default_factory=dict)
     stopped: Event = field(default_factory=Event)
@@ -130,20 +139,46 @@ class Reading:
 
     def blocks(self, tensor: TargetTensor) -> Iterator[memoryview]:
         """Yield a tensor's bytes as they are to be written."""
-        hasher, loss = Hasher(), Loss()
+        loss, cut = Loss(), self._by_pieces(tensor)
+        hasher = None if cut else Hasher()
         found = self.source.read(tensor.fqn)
         if tensor.before != tensor.dtype:
             found = cast(found, tensor.before, tensor.dtype, loss)
         for block in found:
-            hasher.update(block)
+            if hasher is not None:
+                hasher.update(block)
             if self.stopped.is_set():
                 raise Refused("stopped")
             with self._lock:
                 self.progress.advance(len(block))
             yield block
-        self.digests[tensor.name] = hasher.text()
+        if hasher is None:
+            self.hold(tensor)
+        else:
+            self.held[tensor.name] = Held(tensor.dtype, tensor.shape, hasher.text())
         if tensor.before != tensor.dtype:
             self.losses[tensor.name] = loss
+
+    def again(self, tensor: TargetTensor) -> None:
+        """Learn what a tensor must hold that an earlier attempt has written."""
+        if self._by_pieces(tensor):
+            self.hold(tensor)
+        else:
+            for _ in self.blocks(tensor):
+                pass
+
+    def hold(self, tensor: TargetTensor, source: TensorSource | None = None) -> None:
+        """Note the CRC-32s of the pieces that a tensor must hold, by what was read of them."""
+        source = source or self.source
+        pieces = pieces_of(source, source.log or Log(), tensor.fqn)
+        self.held[tensor.name] = Held(tensor.dtype, tensor.shape, pieces=pieces)
+
+    def _by_pieces(self, tensor: TargetTensor) -> bool:
+        return (
+            self.by is ProofBy.CRC
+            and tensor.before == tensor.dtype
+            and item_size(tensor.dtype) is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)

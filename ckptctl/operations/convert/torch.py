@@ -126,7 +126,7 @@ def to_torch(
         target.finish(FileRecord(name, out.size, digest))
         for tensor in tensors:  # what is shared was read once
             once = kept[storages[opened.checkpoint.shared.get(tensor.fqn, tensor.fqn)]]
-            reading.digests.setdefault(tensor.name, reading.digests[once.name])
+            reading.held.setdefault(tensor.name, reading.held[once.name])
         with target.store.open(path) as reader:
             _prove_values(target.url, torchfile.state_of(reader), leaves)
         return replace(result, size=out.size, outputs=(Output(name, out.size, len(tensors)),))

@@ -68,6 +68,7 @@ def manifest_of(
                 "lost": list(lost_in(plan, source)),
                 "accepted": [told(one) for one in source.accepted],
                 "tensors": proof.tensors_digest,
+                "proof": {"by": proof.by.value, "covers": proof.covers},
                 "tool": f"ckptctl {__version__}",
             }
         },

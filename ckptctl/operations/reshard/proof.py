@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import Findings
 from ckptctl.formats import registry
+from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.finding import Severity
-from ckptctl.operations.content.digest import Content, TensorDigest, digest_content
+from ckptctl.operations.content.digest import Content
 from ckptctl.operations.content.open import Opened
+from ckptctl.operations.content.proof import Expected, Held, ProofBy, pieces_of, read_back
+from ckptctl.operations.content.segments import Log, Records
+from ckptctl.operations.content.tensors import TensorSource
 from ckptctl.operations.content.unread import is_sound
 from ckptctl.operations.find import place_at
 from ckptctl.operations.located import Located
@@ -18,23 +20,26 @@ from ckptctl.operations.reshard.source import Source
 from ckptctl.operations.reshard.target import Target
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, examine, verification_of
-from ckptctl.sharding.plan import Plan
+from ckptctl.sharding.plan import Copy, Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was compared and found equal; ``tensors_digest`` is that of the result as a whole."""
+    """What was compared and found equal, and by what; ``tensors_digest`` is of the result as a whole."""
 
     tensors: int
     objects: int
     tensors_digest: str
+    by: ProofBy
+    covers: str
 
 
 def prove(
     target: Target,
     source: Source,
-    before: Content,
+    expected: Expected,
     plan: Plan,
+    by: ProofBy,
     *,
     workers: int,
     progress: Progress | None = None,
@@ -53,8 +58,8 @@ def prove(
         text = f"{errors[0].check}: {errors[0].message}" if errors else outcome.why
         raise Findings(f"{target.url}: what was written does not verify: {text}; not committed")
     opened = Opened(target.store, target.base, checkpoint, target.url)
-    after = digest_content(opened, workers=workers, progress=progress)
-    for fqn, what in differences(before, after, plan, source.as_they_are):
+    after, wrong = read_back(opened, expected, workers=workers, progress=progress)
+    for fqn, what in wrong:
         raise Findings(f"{target.url}: {fqn}: {what}; not committed")
     if source.as_they_are:
         with source.opened.source() as there, opened.source() as here:
@@ -68,34 +73,51 @@ def prove(
             target.store, target.base, target.done[name]
         ):
             raise Findings(f"{target.url}: {name} is not a copy; not committed")
-    return Proof(len(after.tensors), len(after.objects), after.tensors_digest)
+    objects = len(expected.objects) + len(expected.records)
+    return Proof(len(after.tensors), objects, after.tensors_digest, by, expected.covers)
 
 
-def differences(
-    before: Content, after: Content, plan: Plan, as_they_are: frozenset[str] = frozenset()
-) -> Iterator[tuple[str, str]]:
-    """Yield each key of which the result is not what the plan takes from the source, and how."""
-    tensors = {row.fqn: row for row in before.tensors}
-    objects: dict[str, str] = {}
+def expected_by_digest(before: Content, plan: Plan, as_they_are: frozenset[str]) -> Expected:
+    """Return what the plan takes from a source whose content is known."""
+    rows = {row.fqn: row for row in before.tensors}
+    found: dict[str, str] = {}
     for one in sorted(before.objects, key=lambda row: -1 if row.rank is None else row.rank):
-        objects.setdefault(one.fqn, one.digest)  # of copies that ranks saved, the lowest rank's
-    expected = {fqn: plan.copied.get(fqn, fqn) for fqn in plan.entries}
-    found = {row.fqn for row in after.tensors} | {row.fqn for row in after.objects}
-    for fqn in sorted(expected.keys() ^ found):
-        yield fqn, "it is missing from the result" if fqn in expected else "it was not asked for"
-    for row in after.tensors:
-        source = tensors.get(expected.get(row.fqn, ""))
-        if row.fqn not in as_they_are and not _same(source, row):
-            yield row.fqn, f"its content is {row.digest or row.problem}, not that of the source"
-    for value in after.objects:
-        digest = objects.get(expected.get(value.fqn, ""))
-        if value.fqn not in as_they_are and (not value.digest or value.digest != digest):
-            yield value.fqn, f"its content is {value.digest or value.problem}, not the source's"
+        found.setdefault(one.fqn, one.digest)  # of copies that ranks saved, the lowest rank's
+    tensors: dict[str, Held] = {}
+    objects: dict[str, str] = {}
+    for fqn, entry in plan.entries.items():
+        origin = plan.copied.get(fqn, fqn)
+        if fqn in as_they_are:
+            continue
+        if not isinstance(entry, TensorEntry):
+            objects[fqn] = found.get(origin, "")
+        else:
+            row = rows.get(origin)
+            digest = row.digest if row is not None else ""
+            tensors[fqn] = Held(entry.dtype, entry.shape, digest)
+    return Expected(tensors, objects, apart=as_they_are & plan.entries.keys())
 
 
-def _same(source: TensorDigest | None, row: TensorDigest) -> bool:
-    return (
-        source is not None
-        and bool(row.digest)
-        and (source.dtype, source.shape, source.digest) == (row.dtype, row.shape, row.digest)
-    )
+def expected_by_crc(source: Source, plan: Plan, log: Log) -> Expected:
+    """Return what the plan takes from a source of which it is known what was read.
+
+    What an earlier attempt has read is asked of the source. Raises ``MalformedData`` where the
+    source is not what it recorded.
+    """
+    opened, checkpoint = source.opened, source.checkpoint
+    tensors: dict[str, Held] = {}
+    records: dict[str, Records] = {}
+    with TensorSource(opened.store, opened.base, checkpoint) as reading:
+        for fqn, entry in plan.entries.items():
+            if isinstance(entry, TensorEntry):
+                pieces = pieces_of(reading, log, plan.copied.get(fqn, fqn))
+                tensors[fqn] = Held(entry.dtype, entry.shape, pieces=pieces)
+        for step in (step for file in plan.files for step in file.steps):
+            if isinstance(step, Copy) and step.box is None:
+                item = checkpoint.items[step.item]
+                key = (item.path, item.offset)
+                if key not in log.records:
+                    log.records.update(reading.object_records([item]))
+                records[step.fqn] = log.records[key]
+        log.unchecked |= reading.unchecked
+    return Expected(tensors, records=records)

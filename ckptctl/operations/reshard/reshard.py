@@ -10,15 +10,19 @@ from ckptctl import protocol
 from ckptctl.completeness.classifier import Classifier
 from ckptctl.completeness.world_size import holdings, world_of
 from ckptctl.dataclass import dataclass, field, replace
-from ckptctl.errors import Refused, UsageError
+from ckptctl.errors import MalformedData, Refused, UsageError
 from ckptctl.formats.torch.layout import SUFFIXES
 from ckptctl.model.acceptance import Acceptance
+from ckptctl.formats.torch.zip_writer import WRITABLE
+from ckptctl.model.checkpoint import TensorEntry
 from ckptctl.model.names import parse_name
 from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
 from ckptctl.model.result.verdict import Verdict
 from ckptctl.operations.catalog.resolution import Resolution
-from ckptctl.operations.content.digest import Content
+from ckptctl.operations.content.digest import Content, bytes_of
+from ckptctl.operations.content.proof import ProofBy
+from ckptctl.operations.content.segments import Log
 from ckptctl.operations.content.unread import unproven_sources
 from ckptctl.operations.place import address, split
 from ckptctl.operations.progress import Progress, Silent
@@ -27,7 +31,12 @@ from ckptctl.operations.reshard import destination
 from ckptctl.operations.reshard import target as reshard_target
 from ckptctl.operations.reshard.manifest import lost_in, manifest_of
 from ckptctl.operations.reshard.plan import Planned, Request, plan_reshard
-from ckptctl.operations.reshard.proof import Proof, prove
+from ckptctl.operations.reshard.proof import (
+    Proof,
+    expected_by_crc,
+    expected_by_digest,
+    prove,
+)
 from ckptctl.operations.reshard.source import Source, digest_source, open_source, rank_contents
 from ckptctl.operations.reshard.units import units_of
 from ckptctl.operations.verify.accepting import Accepting
@@ -47,6 +56,7 @@ class ReshardOptions:
     """What is asked for, and how; ``force`` leaves damaged keys out instead of refusing.
 
     ``resume`` finishes what the same reshard left unfinished, ``overwrite`` begins again instead.
+    ``proof`` is what the result is compared by; None chooses.
     """
 
     request: Request
@@ -56,6 +66,7 @@ class ReshardOptions:
     force: bool = False
     framework: str = ""
     accepting: Accepting = field(default_factory=Accepting)
+    proof: ProofBy | None = None
     # a worker that waits for a disk to sync leaves a processor to another
     workers: int = field(default_factory=lambda: max(4, processors()))
 
@@ -83,6 +94,8 @@ class Resharding(Answer):
     the source keeps no checksum. ``manifest`` is that of the committed result, ``suggested`` policies with which it
     can be done, and ``chosen`` says why this checkpoint of a root. ``accepted`` is what a person
     accepted of the source in spite of a check, ``unmatched`` what was to be and fits no finding.
+    ``proven_by`` is the proof that was given, and ``covers`` what it is over; of a dry run it is the
+    one that would be given.
     """
 
     source: str = field(metadata=PATH)
@@ -111,6 +124,8 @@ class Resharding(Answer):
     tensors: int = 0
     objects: int = 0
     unchecked: tuple[str, ...] = ()
+    proven_by: str = ""
+    covers: str = ""
     dry_run: bool = False
     suggested: Mapping[str, str] = field(default_factory=dict)
     chosen: Resolution | None = None
@@ -181,62 +196,106 @@ def reshard(
         raise DecisionNeeded(_result(prepared, target_url, options))
     _need_space(found, plan, overwrite=options.overwrite)
     found.store.prove()
+    job = _Job(target_url, options, progress, executor)
+    if proof_by(source, options) is ProofBy.CRC:
+        try:
+            return _carry_out(job, found, prepared, None)
+        except MalformedData:
+            # of damage, and of what is not cut, the pass by itself says more; it alone accuses
+            destination.discard(found)
+            found = destination.look(target_url, overwrite=options.overwrite)
     source, before = digest_source(
         source, force=options.force, workers=options.workers, progress=progress
     )
     if (source.lost, source.as_they_are) != (prepared.source.lost, prepared.source.as_they_are):
         prepared = _prepare(source, name, options)
-        plan = prepared.planned.plan
         if prepared.planned.decision.refusals:
             raise DecisionNeeded(_result(prepared, target_url, options))
+    return _carry_out(job, found, prepared, before)
+
+
+def proof_by(source: Source, options: ReshardOptions) -> ProofBy:
+    """Choose the proof; by CRC only where every tensor can be read, and nothing was altered."""
+    entries = source.checkpoint.entries.values()
+    tensors = [entry for entry in entries if isinstance(entry, TensorEntry)]
+    if source.altered or any(entry.dtype not in WRITABLE for entry in tensors):
+        return ProofBy.DIGEST
+    if options.proof is not None:
+        return options.proof
+    return ProofBy.fitting(committed=source.manifest is not None, size=sum(map(bytes_of, tensors)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """How a reshard is carried out."""
+
+    target_url: str
+    options: ReshardOptions
+    progress: Progress | None
+    executor: Executor | None
+
+
+def _carry_out(
+    job: _Job, found: destination.Destination, prepared: _Prepared, before: Content | None
+) -> Resharding:
+    """Write, prove and commit; ``before`` is the content of the source where it was read before.
+
+    Without it the source is read once, to be written. Raises ``MalformedData`` where that shows
+    damage, or what cannot be proven so.
+    """
+    source, plan, options = prepared.source, prepared.planned.plan, job.options
     expected = reshard_target.expected_files(plan)
     target, reused = reshard_target.begin(found, plan.digest, expected, overwrite=options.overwrite)
     with destination.kept_on_interrupt(found, damaged=True):
-        proof = _fill(target, source, before, plan, options, progress, executor)
+        proof, log = _fill(job, target, source, before, plan)
         components = plan.components(prepared.classifier.component)
         manifest = manifest_of(
             target, source, prepared.facts, plan, proof, prepared.step, components
         )
         sealed = protocol.seal(found.store, target.base, manifest)
         destination.publish(found)
-    unchecked = _unchecked(source, before, plan)
-    return _result(prepared, target_url, options, reused, sealed.digest, proof, unchecked)
+    keys = tuple(sorted(log.unchecked)) if before is None else before.unchecked
+    unchecked = _unchecked(source, keys, plan)
+    return _result(prepared, job.target_url, options, reused, sealed.digest, proof, unchecked)
 
 
-def _unchecked(source: Source, before: Content, plan: Plan) -> tuple[str, ...]:
+def _unchecked(source: Source, keys: tuple[str, ...], plan: Plan) -> tuple[str, ...]:
     """Name what was taken over though nothing proves it; a manifest's digests prove everything."""
     if source.manifest is not None:
         return ()
     beside = [path for path in plan.beside if not path.endswith(SUFFIXES)]
-    return (*unproven_sources(source.opened, None), *beside, *before.unchecked)
+    return (*unproven_sources(source.opened, None), *beside, *keys)
 
 
 def _fill(
+    job: _Job,
     target: reshard_target.Target,
     source: Source,
-    before: Content,
+    before: Content | None,
     plan: Plan,
-    options: ReshardOptions,
-    progress: Progress | None,
-    executor: Executor | None,
-) -> Proof:
+) -> tuple[Proof, Log]:
     """Write everything, read it back, and make it survive a crash."""
-    place = (target.store.url, target.base)
+    place, workers = (target.store.url, target.base), job.options.workers
     origin = (source.opened.store.url, source.opened.base)
-    units = units_of(plan, source.checkpoint, origin, place, target.done)
-    reshard_target.write_files(
+    once = before is None
+    units = units_of(plan, source.checkpoint, origin, place, target.done, noted=once)
+    log = reshard_target.write_files(
         target,
         units,
         source.opened.store,
-        workers=options.workers,
-        progress=progress or Silent(),
-        executor=executor,
+        workers=workers,
+        progress=job.progress or Silent(),
+        executor=job.executor,
     )
     reshard_target.write_beside(target, plan, source.opened.store, source.opened.base)
     reshard_target.write_metadata(target, plan)
-    proof = prove(target, source, before, plan, workers=options.workers, progress=progress)
+    if before is None:
+        by, expected = ProofBy.CRC, expected_by_crc(source, plan, log)
+    else:
+        by, expected = ProofBy.DIGEST, expected_by_digest(before, plan, source.as_they_are)
+    proof = prove(target, source, expected, plan, by, workers=workers, progress=job.progress)
     reshard_target.make_durable(target)
-    return proof
+    return proof, log
 
 
 def _refuse_inside(source: Source, target_url: str) -> None:
@@ -337,6 +396,8 @@ def _result(
         tensors=proof.tensors if proof else 0,
         objects=proof.objects if proof else 0,
         unchecked=unchecked,
+        proven_by=(proof.by if proof else proof_by(prepared.source, options)).value,
+        covers=proof.covers if proof else "",
         dry_run=options.dry_run,
         suggested={k: policy.value for k, policy in prepared.planned.suggested.items()},
         accepted=prepared.source.accepted,

@@ -14,12 +14,13 @@ from ckptctl.formats import registry
 from ckptctl.model.manifest import MANIFEST, FileRecord, decode
 from ckptctl.model.paths import join
 from ckptctl.operations.content.files import OpenFiles
+from ckptctl.operations.content.segments import Log
 from ckptctl.operations.content.unread import is_sound
 from ckptctl.operations.progress import Progress, Shared
 from ckptctl.operations.publish.actor import actor, now
 from ckptctl.operations.reshard.destination import Destination, discard
 from ckptctl.operations.reshard.units import Unit
-from ckptctl.operations.reshard.write import HashedUpload, copy_beside, nobody, write_unit
+from ckptctl.operations.reshard.write import Done, HashedUpload, copy_beside, nobody, write_unit
 from ckptctl.sharding.plan import Plan
 from ckptctl.sharding.record import CONVERTED, RESHARD, ReshardRecord, temporary
 from ckptctl.storage import Store, WritableStore
@@ -139,8 +140,8 @@ def write_files(
     workers: int | None,
     progress: Progress,
     executor: Executor | None = None,
-) -> None:
-    """Write the files of all units, each noted as it is finished."""
+) -> Log:
+    """Write the files of all units, each noted as it is finished; return what was read, if noted."""
     shared = Shared(progress)
     stopped = Event()
 
@@ -154,7 +155,8 @@ def write_files(
     pool = executor or ThreadPoolExecutor(writers(workers))
     opened = OpenFiles(source, waiting[0].base) if waiting else None
     work = partial(write_unit, source=source, target=target.store, tick=tick, opened=opened)
-    futures: list[Future[tuple[FileRecord, ...]]] = []
+    futures: list[Future[Done]] = []
+    log = Log()
     try:
         for unit in waiting:
             if executor is None:
@@ -162,7 +164,10 @@ def write_files(
             else:  # perhaps in another process: stores and progress do not go there
                 futures.append(pool.submit(write_unit, unit))
         for future in as_completed(futures):
-            for file in future.result():
+            done = future.result()
+            if done.log is not None:
+                log.add(done.log)
+            for file in done.files:
                 target.finish(file)
                 if executor is not None:
                     shared.advance(file.size)
@@ -177,6 +182,7 @@ def write_files(
         if opened is not None:
             opened.close()
         shared.finish()
+    return log
 
 
 def write_beside(target: Target, plan: Plan, source: Store, base: str) -> None:

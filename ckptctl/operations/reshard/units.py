@@ -16,7 +16,7 @@ class Unit:
 
     ``checkpoint`` holds the source items that go into the files and no others; the steps of
     ``files`` number them. ``source`` and ``target`` are the URLs of stores, ``base`` and
-    ``directory`` the checkpoints in them.
+    ``directory`` the checkpoints in them. ``noted`` asks for a log of what is read.
     """
 
     source: str
@@ -25,6 +25,7 @@ class Unit:
     target: str
     directory: str
     files: tuple[TargetFile, ...]
+    noted: bool = False
 
     @property
     def size(self) -> int:
@@ -38,6 +39,8 @@ def units_of(
     source: tuple[str, str],
     target: tuple[str, str],
     done: Collection[str] = (),
+    *,
+    noted: bool = False,
 ) -> Iterator[Unit]:
     """Cut a plan into units; ``source`` and ``target`` are pairs of store and directory in it.
 
@@ -47,7 +50,7 @@ def units_of(
         waiting = [file for file in files if file.path not in done]
         if waiting:
             part, own = _part_of(checkpoint, waiting)
-            yield Unit(source[0], source[1], part, target[0], target[1], own)
+            yield Unit(source[0], source[1], part, target[0], target[1], own, noted)
 
 
 def _part_of(

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
-from ckptctl.formats.torch.zip_writer import TensorItem, write_object, write_tensor
+from ckptctl.formats.torch.zip_writer import TensorItem, write_object
 from ckptctl.hashing import Hasher
 from ckptctl.model.checkpoint import Items
 from ckptctl.model.dtypes import ITEM_SIZE
@@ -17,6 +18,7 @@ from ckptctl.model.manifest import FileRecord
 from ckptctl.model.paths import join
 from ckptctl.operations.content.cut import Cutter
 from ckptctl.operations.content.files import OpenFiles
+from ckptctl.operations.content.segments import Log
 from ckptctl.operations.content.tensors import TensorSource
 from ckptctl.operations.reshard.units import Unit
 from ckptctl.sharding.plan import Copy, Give, Step, TargetFile, Write
@@ -75,6 +77,14 @@ class HashedUpload:
         return self._hasher.text()
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The files of a unit, and what was read of the source to write them, where that is noted."""
+
+    files: tuple[FileRecord, ...]
+    log: Log | None = None
+
+
 def write_unit(
     unit: Unit,
     *,
@@ -82,7 +92,7 @@ def write_unit(
     target: WritableStore | None = None,
     tick: Tick | None = None,
     opened: OpenFiles | None = None,
-) -> tuple[FileRecord, ...]:
+) -> Done:
     """Write the files of a unit and return what they are; stores are opened by URL where not given.
 
     ``opened`` are files of the source that other units share.
@@ -93,6 +103,7 @@ def write_unit(
     source = source or open_store(unit.source)
     target = target or open_writable(unit.target)
     buffer = max(_SMALLEST, min(_BUFFER, _BUFFERS // len(unit.files)))
+    log = Log() if unit.noted else None
     with ExitStack() as stack:
         tensors = stack.enter_context(
             TensorSource(source, unit.base, unit.checkpoint, files=opened)
@@ -109,10 +120,13 @@ def write_unit(
             if line.out.size != line.file.size:
                 path, size = line.file.path, line.file.size
                 raise MalformedData(f"{path}: {line.out.size} bytes were written of {size}")
-        return tuple(
+        files = tuple(
             FileRecord(line.file.path, line.out.size, line.out.finish(), line.file.rank)
             for line in lines
         )
+    if log is not None:
+        log.unchecked |= tensors.unchecked
+    return Done(files, log)
 
 
 class _Line:
@@ -242,7 +256,10 @@ def _do(run: list[Step], tensors: TensorSource, out: HashedUpload) -> None:
     if isinstance(first, Write):
         entry = tensors.entry(first.fqn)
         before = out.size
-        write_tensor(out, entry.dtype, first.box.sizes, tensors.read(first.fqn, first.box))
+        item = TensorItem(out, entry.dtype, first.box.sizes)
+        for block, crc in tensors.segments(first.fqn, first.box):
+            item.write(block, crc)
+        item.finish()
         if out.size - before != first.length:
             raise MalformedData(f"{first.fqn}: {out.size - before} bytes of {first.length}")
         return

@@ -10,6 +10,7 @@ from ckptctl.cli.options import (
     Format,
     Framework,
     Json,
+    Proof,
     Quiet,
     Workers,
     chosen,
@@ -71,6 +72,7 @@ def convert_command(
     dry_run: DryRun = False,
     quiet: Quiet = False,
     framework: Framework = "",
+    proof: Proof = "",
     output_format: Format = "text",
     json: Json = False,
 ) -> int:
@@ -102,6 +104,7 @@ def convert_command(
         workers=workers,
         dry_run=dry_run,
         framework=framework,
+        proof=proof,
         progress=progress(quiet=quiet or output != "text"),
     )
     unmatched(result.unmatched)
@@ -150,5 +153,6 @@ def render_conversion(result: Conversion, screen: Screen) -> None:
                 )
     if result.proof:
         screen.line(f"proof: read back and equal to the source, {result.proof}")
+        screen.wrapped(f"proven by {result.proven_by}: {result.covers}", 2)
     if result.unchecked:
         screen.wrapped(unchecked(result.unchecked), 2)

@@ -15,6 +15,7 @@ from ckptctl.cli.options import (
     Format,
     Framework,
     Json,
+    Proof,
     Quiet,
     Workers,
     Yes,
@@ -80,6 +81,7 @@ def reshard_command(
     yes: Yes = False,
     quiet: Quiet = False,
     framework: Framework = "",
+    proof: Proof = "",
     output_format: Format = "text",
     json: Json = False,
 ) -> int:
@@ -109,6 +111,7 @@ def reshard_command(
             workers=workers,
             dry_run=dry_run,
             framework=framework,
+            proof=proof,
             progress=progress(quiet=quiet or output != "text"),
         )
     except (NoneUsable, Undecided) as error:
@@ -205,6 +208,7 @@ def render_resharding(result: Resharding, screen: Screen) -> None:
         f"{plural(result.tensors, 'tensor')} and {plural(result.objects, 'object')} read back "
         f"equal; committed"
     )
+    screen.wrapped(f"proven by {result.proven_by}: {result.covers}", 2)
     if result.unchecked:
         screen.wrapped(unchecked(result.unchecked), 2)
     screen.line(f"manifest {result.manifest}")
