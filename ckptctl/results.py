@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ckptctl.operations.publish.options import Committed
     from ckptctl.operations.publish.promote import Promoted
     from ckptctl.operations.publish.quarantine import Marked
-    from ckptctl.operations.reshard.reshard import DecisionNeeded, Resharding
+    from ckptctl.operations.reshard.options import DecisionNeeded, Resharding
     from ckptctl.operations.retention.policy import Fate, Plan, Trashed
     from ckptctl.operations.retention.trash import Undeleted
     from ckptctl.operations.schemas import Schema
@@ -76,8 +76,8 @@ _MODULES = {
     "Trashed": "operations.retention.policy",
     "Undeleted": "operations.retention.trash",
     "Marked": "operations.publish.quarantine",
-    "DecisionNeeded": "operations.reshard.reshard",
-    "Resharding": "operations.reshard.reshard",
+    "DecisionNeeded": "operations.reshard.options",
+    "Resharding": "operations.reshard.options",
     "Schema": "operations.schemas",
     "Failure": "operations.verify.several",
     "Verifications": "operations.verify.several",

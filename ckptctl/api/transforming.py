@@ -111,7 +111,7 @@ def reshard(
     from ckptctl.operations import requests
     from ckptctl.operations.content.proof import ProofBy
     from ckptctl.operations.reshard.named import request_of, reshard_named
-    from ckptctl.operations.reshard.reshard import ReshardOptions
+    from ckptctl.operations.reshard.options import ReshardOptions
     from ckptctl.operations.target import text_of
 
     request = request_of(world_size, mesh=mesh, dim_rule=dim_rule, rng=rng, data=data)

@@ -21,9 +21,11 @@ from ckptctl.errors import Findings, Refused
 from ckptctl.model.manifest import MANIFEST
 from ckptctl.operations.content.digest import digest_content
 from ckptctl.operations.content.open import open_tensors
+from ckptctl.operations.content.proof import ProofBy
 from ckptctl.operations.reshard import target as reshard_target
+from ckptctl.operations.reshard.options import Resharding, ReshardOptions
 from ckptctl.operations.reshard.plan import Request
-from ckptctl.operations.reshard.reshard import Resharding, ReshardOptions, reshard
+from ckptctl.operations.reshard.reshard import reshard
 from ckptctl.protocol import read_manifest
 from ckptctl.sharding.mesh import Mesh
 from ckptctl.sharding.rank_policy import Policy
@@ -508,7 +510,10 @@ def test_killed_at_any_moment_it_is_never_committed_half_done(
 def test_units_can_be_done_by_other_processes(tmp_path: Path) -> None:
     target = tmp_path / "step-12"
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        made(FIXTURES / "tp_fsdp/step-12", target, 6, executor=pool, mesh=Mesh.parse("dp=3,tp=2"))
+        mesh = Mesh.parse("dp=3,tp=2")
+        source = FIXTURES / "tp_fsdp/step-12"
+        done = made(source, target, 6, executor=pool, mesh=mesh, proof=ProofBy.CRC)
+    assert done.proven_by == "crc"  # what the others have read came back
     assert contents(target) == contents(FIXTURES / "tp_fsdp/step-12")
 
 

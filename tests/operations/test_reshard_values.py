@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from ckptctl.operations.content.proof import ProofBy
 from ckptctl.operations.reshard import write
+from ckptctl.operations.reshard.options import ReshardOptions
 from ckptctl.operations.reshard.plan import Request
-from ckptctl.operations.reshard.reshard import ReshardOptions, reshard
+from ckptctl.operations.reshard.reshard import reshard
 from ckptctl.sharding.cuts import DimRule
 from ckptctl.sharding.mesh import Mesh, parts
 from ckptctl.sharding.rank_policy import Policy

@@ -9,8 +9,9 @@ import pytest
 
 from ckptctl.formats.dcp import reader as dcp
 from ckptctl.formats.items.storage import locate_tensor
+from ckptctl.operations.reshard.options import ReshardOptions
 from ckptctl.operations.reshard.plan import Request
-from ckptctl.operations.reshard.reshard import ReshardOptions, reshard
+from ckptctl.operations.reshard.reshard import reshard
 from ckptctl.storage.posix import PosixStore
 from support.gloo import NAMES, run_ranks
 from support.shared import built_once

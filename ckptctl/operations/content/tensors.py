@@ -129,7 +129,8 @@ class TensorSource:
             ):
                 if seen.damage:
                     raise MalformedData(f"{seen.item.path}: {seen.item.fqn}: {seen.damage}")
-                lane.learn(seen)
+                if not noted:
+                    lane.learn(seen)
                 if seen.unread or not all(one.proven for one in seen.records if one.size):
                     self.unchecked.add(seen.item.fqn)
                 if self.log is not None:

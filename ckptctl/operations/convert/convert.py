@@ -100,9 +100,7 @@ def convert(
         prepared = writer(opened, out, names, options, reading, left_out)
         _some_tensor(prepared, left_out, unread, options, had=bool(tensors))
         left_out.extend(LeftOut(path, why) for path, why in unread_files(opened).items())
-        result = replace(
-            prepared.result, left_out=tuple(left_out), proven_by=by.value, **accepted
-        )
+        result = replace(prepared.result, left_out=tuple(left_out), proven_by=by.value, **accepted)
         there = sum(one.size for one in found.entries)
         need_space(found.store, max(0, result.size - there))
         if options.dry_run:

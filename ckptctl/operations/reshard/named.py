@@ -11,8 +11,9 @@ from ckptctl.operations.catalog.resolution import Resolution, ResolveOptions
 from ckptctl.operations.catalog.resolve import resolve
 from ckptctl.operations.place import address, split
 from ckptctl.operations.progress import Progress
+from ckptctl.operations.reshard.options import DecisionNeeded, Resharding, ReshardOptions
 from ckptctl.operations.reshard.plan import Request
-from ckptctl.operations.reshard.reshard import DecisionNeeded, Resharding, ReshardOptions, reshard
+from ckptctl.operations.reshard.reshard import reshard
 from ckptctl.operations.target import Named, Target, open_target
 from ckptctl.sharding.cuts import DimRule
 from ckptctl.sharding.mesh import Mesh

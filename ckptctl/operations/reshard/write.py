@@ -106,7 +106,7 @@ def write_unit(
     log = Log() if unit.noted else None
     with ExitStack() as stack:
         tensors = stack.enter_context(
-            TensorSource(source, unit.base, unit.checkpoint, files=opened)
+            TensorSource(source, unit.base, unit.checkpoint, files=opened, log=log)
         )
         lines = []
         for file in unit.files:
