@@ -68,6 +68,10 @@ class TooLarge(UnsafeData):
     """Bytes that ask for more memory, values or time than an input of their size may take."""
 
 
+class TooMuchMemory(TooLarge):
+    """Bytes that describe more than fits into the memory that an input of their size may take."""
+
+
 class TooDeep(UnsafeData):
     """Bytes that nest deeper than any reader follows."""
 

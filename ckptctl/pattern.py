@@ -7,13 +7,15 @@ importing a module.
 from __future__ import annotations
 
 import re
-from typing import Any, cast
+from typing import Any, AnyStr, Generic, cast
 
 _USED = ("findall", "finditer", "flags", "fullmatch", "match", "pattern", "search", "split", "sub")
 
 
-class _Pattern:
-    def __init__(self, text: str, flags: int) -> None:
+class _Pattern(Generic[AnyStr]):
+    _text: AnyStr
+
+    def __init__(self, text: AnyStr, flags: int) -> None:
         self._text, self._flags = text, flags
 
     def __getattr__(self, name: str) -> Any:
@@ -24,6 +26,6 @@ class _Pattern:
         return vars(self)[name]
 
 
-def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
+def pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     """Return what acts like a compiled pattern; a mistake in it is raised at its first use."""
-    return cast("re.Pattern[str]", _Pattern(text, flags))
+    return cast("re.Pattern[AnyStr]", _Pattern(text, flags))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from ckptctl.errors import MalformedData, RunsCode, TooDeep, TooLarge
+from ckptctl.errors import MalformedData, RunsCode, TooDeep, TooLarge, TooMuchMemory
 from ckptctl.model.checkpoint import FaultKind
 
 MIB = 1 << 20
@@ -17,20 +17,27 @@ MAX_DEPTH = 500
 """Levels of tuples inside a key; real checkpoints have four."""
 
 _MEMORY, _MEMORY_PER_BYTE = 208 * MIB, 4
-_VALUES, _VALUES_PER_BYTE = 4_000_000, 16
-_SECONDS, _SECONDS_PER_BYTE = 5.0, 1.5 / MIB
+_VALUES, _VALUES_PER_BYTE = 4_000_000, 8
+_SECONDS, _SECONDS_PER_BYTE = 4.0, 0.5 / MIB
 
 
 class Budget:
     """What is left of the bytes, values and seconds that one input of ``size`` bytes may take."""
 
-    __slots__ = ("_deadline", "_memory", "_values")
+    __slots__ = ("_deadline", "_memory", "_size", "_values")
 
     def __init__(self, size: int) -> None:
         """Set out the limits; seconds are of this thread's own work, so load does not count."""
+        self._size = size
         self._memory = _MEMORY + _MEMORY_PER_BYTE * size
         self._values = _VALUES + _VALUES_PER_BYTE * size
         self._deadline = time.thread_time() + _SECONDS + _SECONDS_PER_BYTE * size
+
+    def again(self) -> Budget:
+        """Return what a second reading of the same input may take: no more time than was left."""
+        other = Budget(self._size)
+        other._deadline = self._deadline
+        return other
 
     def take(self, values: int) -> None:
         """Spend values that are copied or looked at again; raise ``TooLarge`` for too many."""
@@ -46,7 +53,7 @@ class Budget:
     def fits(self, memory: int) -> None:
         """Raise ``TooLarge`` where so many bytes of memory, or the time so far, are too much."""
         if memory > self._memory:
-            raise TooLarge("what it describes takes far more memory than its own size")
+            raise TooMuchMemory("what it describes takes far more memory than its own size")
         if time.thread_time() > self._deadline:
             raise TooLarge("reading it takes far longer than its size allows")
 

@@ -23,6 +23,7 @@ from ckptctl.model.checkpoint import FaultKind, Item, Stored, rank_of
 from ckptctl.storage import open_store
 from ckptctl.storage.posix import PosixStore
 from support import cli
+from support.lanes import only_apart
 from support.stores import torch_zip
 
 MIB = 1 << 20
@@ -80,7 +81,7 @@ def test_a_child_that_cannot_be_started_leaves_it_to_the_careful_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = (Path(__file__).parents[2] / "fixtures/fsdp2/step-12/.metadata").read_bytes()
-    monkeypatch.setattr(apart, "FAST_FROM", 0)
+    only_apart(monkeypatch)
     fast = parsed(tmp_path, good)
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     assert parsed(tmp_path, good).entries == fast.entries
@@ -94,7 +95,7 @@ HEALTHY = (Path(__file__).parents[2] / "fixtures/no_dist/step-12/.metadata").rea
 def test_a_child_that_somebody_ends_tells_nothing_of_the_metadata(
     copy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, number: str
 ) -> None:
-    monkeypatch.setattr(apart, "FAST_FROM", 0)
+    only_apart(monkeypatch)
     ended = f"import os, signal; os.kill(os.getpid(), signal.{number})"
     monkeypatch.setattr(apart, "_CHILD", ended)
     with pytest.raises(StorageError, match=f"ended from outside .{number}"):
@@ -107,7 +108,7 @@ def test_a_child_that_somebody_ends_tells_nothing_of_the_metadata(
 def test_a_tighter_limit_of_somebody_else_is_no_fault_of_the_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apart, "FAST_FROM", 0)
+    only_apart(monkeypatch)
     tight = (
         "import resource, sys; sys.path[:] = {path!r}; "
         "from ckptctl.formats.dcp import apart, columns; "
@@ -123,8 +124,8 @@ def test_a_tighter_limit_of_somebody_else_is_no_fault_of_the_metadata(
 def test_what_an_allocator_reserves_is_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apart, "FAST_FROM", 0)
-    monkeypatch.setattr(apart, "parse", None)  # the careful reader must not be asked
+    only_apart(monkeypatch)
+    monkeypatch.setattr(apart, "read_carefully", None)  # the careful reader must not be asked
     reserving = apart._CHILD.replace(
         "import sys;", "import mmap, sys; held = mmap.mmap(-1, 2 << 30, flags=mmap.MAP_PRIVATE);"
     )

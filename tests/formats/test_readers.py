@@ -33,7 +33,7 @@ from ckptctl.model.checkpoint import Checkpoint, FaultKind, Item, ObjectEntry, T
 from ckptctl.model.observation import ItemSeen
 from ckptctl.storage.posix import PosixStore
 from conftest import FIXTURES, SHARED
-from support.lanes import fast_from
+from support.lanes import carefully, fast_from, usually
 from support.stores import record_of, torch_zip
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
@@ -91,16 +91,17 @@ def read_fast(data: bytes, folder: Path) -> dcp_metadata.Parsed:
 
 
 def assert_same(data: bytes, folder: Path) -> None:
-    careful = dcp_metadata.parse(data, ".metadata")
-    assert comparable(read_fast(data, folder)) == comparable(careful)
+    expected = comparable(carefully(data))
+    assert comparable(dcp_metadata.parse(data, ".metadata")) == expected
+    assert comparable(read_fast(data, folder)) == expected
 
 
 @pytest.mark.parametrize("path", METADATA_FILES, ids=SHORT)
-def test_both_lanes_read_the_same(path: Path, tmp_path: Path) -> None:
+def test_all_lanes_read_the_same(path: Path, tmp_path: Path) -> None:
     assert_same(path.read_bytes(), tmp_path)
 
 
-def test_the_fast_lane_is_taken_for_what_torch_writes(
+def test_the_fast_lanes_are_taken_for_what_torch_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the test above compares the careful reader with itself."""
@@ -108,7 +109,9 @@ def test_the_fast_lane_is_taken_for_what_torch_writes(
     def refuse(*_: object) -> None:
         raise AssertionError("the careful reader was asked")
 
-    monkeypatch.setattr(dcp_apart, "parse", refuse)
+    monkeypatch.setattr(dcp_apart, "read_carefully", refuse)
+    for path in FIXTURES.rglob("*.metadata"):
+        assert usually(path.read_bytes()) is not None
     for version in ("2.0.1", "2.3.1", "2.4.1", "2.7.1", "2.13.0"):
         data = (FIXTURES / "old_metadata" / f"{version}.metadata").read_bytes()
         assert read_fast(data, tmp_path).entries
@@ -203,7 +206,7 @@ def seen_of(parsed: dcp_metadata.Parsed) -> tuple[list[Any], list[Item]]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(metadata_of_torch(), st.integers(2, pickle.HIGHEST_PROTOCOL))
-def test_both_lanes_read_what_torch_meant(tmp_path: Path, metadata: Any, protocol: int) -> None:
+def test_all_lanes_read_what_torch_meant(tmp_path: Path, metadata: Any, protocol: int) -> None:
     data = pickle.dumps(metadata, protocol)
     assert_same(data, tmp_path)
     assert seen_of(dcp_metadata.parse(data, ".metadata")) == expected_of(metadata)

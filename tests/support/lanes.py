@@ -1,4 +1,4 @@
-"""The fast lane for large metadata, taken for small ones too and without a process of its own."""
+"""The ways in which metadata is read: each by itself, whatever its size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import io
 
 import pytest
 
-from ckptctl.formats.dcp import apart
+from ckptctl.errors import MalformedData
+from ckptctl.formats.budget import Budget
+from ckptctl.formats.dcp import apart, metadata
 from ckptctl.formats.dcp.columns import Unusual, parse_columns
 from ckptctl.formats.dcp.metadata import Parsed
 from ckptctl.storage import Reader
@@ -25,6 +27,25 @@ def read_here(reader: Reader, source: str) -> Parsed | None:
 
 
 def fast_from(patch: pytest.MonkeyPatch, size: int) -> None:
-    """Take the fast lane, in this process, for metadata of so many bytes and more."""
-    patch.setattr(apart, "FAST_FROM", size)
+    """Read metadata of so many bytes and more by columns, in this process."""
+    only_apart(patch, size)
     patch.setattr(apart, "parse_apart", read_here)
+
+
+def only_apart(patch: pytest.MonkeyPatch, size: int = 0) -> None:
+    """Read metadata of so many bytes and more in a process of its own, without shortcuts."""
+    patch.setattr(apart, "FAST_FROM", size)
+    patch.setattr(apart, "read_usual", lambda *_: None)
+
+
+def usually(data: bytes, source: str = ".metadata") -> Parsed | None:
+    """Read by way of shortcuts; None where they do not lead to the end."""
+    return metadata.read_usual(data, source, Budget(len(data)))
+
+
+def carefully(data: bytes, source: str = ".metadata") -> Parsed:
+    """Read opcode by opcode, without any shortcut."""
+    try:
+        return metadata.read_carefully(data, source, Budget(len(data)))
+    except MalformedData as error:
+        return metadata.unreadable(source, error)

@@ -1,8 +1,9 @@
-"""Reads large ``.metadata`` in a process of its own, whose memory and time are limited.
+"""Reads large and unusual ``.metadata`` in a process of its own, whose memory and time are limited.
 
-Python's own unpickler is fast, and cannot be stopped from within: a tuple nested a million deep
-overflows its stack, one that is shared is hashed for ever. In a child it takes nobody along. What
-the child has understood comes back as plain columns.
+Objects of a framework's own, by the million, take more memory here than a reader may. Python's own
+unpickler needs less, and cannot be stopped from within: a tuple nested a million deep overflows its
+stack, one that is shared is hashed for ever. In a child it takes nobody along. What the child has
+understood comes back as plain columns.
 """
 
 from __future__ import annotations
@@ -15,11 +16,17 @@ from array import array
 from pathlib import Path
 from typing import IO, Any
 
-from ckptctl.errors import MalformedData, StorageError, TooDeep, TooLarge
-from ckptctl.formats.budget import fault_kind
-from ckptctl.formats.dcp.metadata import Parsed, parse
+from ckptctl.errors import MalformedData, StorageError, TooDeep, TooLarge, TooMuchMemory
+from ckptctl.formats.budget import Budget
+from ckptctl.formats.dcp.metadata import (
+    Parsed,
+    parse,
+    read_carefully,
+    read_usual,
+    unreadable,
+)
 from ckptctl.formats.pickles.unpickler import MAX_SIZE
-from ckptctl.model.checkpoint import FaultKind, Items, ObjectEntry, SaveIdentity, TensorEntry
+from ckptctl.model.checkpoint import Items, ObjectEntry, SaveIdentity, TensorEntry
 from ckptctl.model.geometry import Boxes
 from ckptctl.storage import Reader
 
@@ -43,25 +50,38 @@ _DEEP, _ENDED = (
 
 
 def parse_metadata(reader: Reader, source: str) -> Parsed:
-    """Read one metadata file, by columns where it is large and of the usual form."""
+    """Read one metadata file, in a process of its own where it takes too much in this one."""
     try:
         if reader.size > MAX_SIZE:
             raise TooLarge(f"{reader.size} bytes of metadata are refused (the limit is {MAX_SIZE})")
-        if reader.size >= FAST_FROM and _looks_usual(reader):
-            found = parse_apart(reader, source)
-            if found is not None:
-                return found
+        if reader.size < FAST_FROM:
+            return parse(reader.read(0, reader.size), source)
+        budget = Budget(reader.size)
+        found = _parse_large(reader, source, budget)
+        if found is not None:
+            return found
+        return read_carefully(reader.read(0, reader.size), source, budget.again())
     except MalformedData as error:
-        parsed = Parsed(source, readable=False)
-        kind = fault_kind(error)
-        parsed.fault(kind, str(error))
-        return parsed
-    if reader.size > _CAREFUL_MOST:
-        parsed = Parsed(source, readable=False)
-        message = f"{reader.size} bytes of metadata that is not of the usual form are not read"
-        parsed.fault(FaultKind.TOO_LARGE, message)
-        return parsed
-    return parse(reader.read(0, reader.size), source)
+        return unreadable(source, error)
+
+
+def _parse_large(reader: Reader, source: str, budget: Budget) -> Parsed | None:
+    """Read large metadata of the usual form, else in a process of its own; None for any other.
+
+    Raises ``MalformedData`` for what asks for too much.
+    """
+    if not _looks_usual(reader):
+        if reader.size > _CAREFUL_MOST:
+            raise TooLarge(f"{reader.size} bytes of metadata of another form than torch writes")
+        return None
+    try:
+        found = read_usual(reader.read(0, reader.size), source, budget)
+    except TooMuchMemory:
+        found = parse_apart(reader, source)
+        if found is None:
+            raise
+        return found
+    return found if found is not None else parse_apart(reader, source)
 
 
 def _looks_usual(reader: Reader) -> bool:

@@ -143,7 +143,8 @@ def _memory_format(*args: object) -> MemoryFormat:
     return MemoryFormat()
 
 
-_MEMORY_FORMAT = Function(_memory_format)
+MEMORY_FORMAT = Function(_memory_format)
+SIZE = Function(size)
 _MEMORY_FORMATS = frozenset(
     {"TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_CHANNELS_LAST_3D"}
     | {"TORCH_PRESERVE_FORMAT"}
@@ -152,7 +153,7 @@ _MEMORY_FORMATS = frozenset(
 
 def _member(*args: object) -> MemoryFormat | None:
     """Return a member of the one enum that metadata has: so Python 3.11.0 to 3.11.3 pickle it."""
-    if len(args) == 2 and args[0] is _MEMORY_FORMAT and args[1] in _MEMORY_FORMATS:
+    if len(args) == 2 and args[0] is MEMORY_FORMAT and args[1] in _MEMORY_FORMATS:
         return MemoryFormat()
     return None
 
@@ -167,6 +168,8 @@ def _join_path(*parts: object) -> PathText:
     if len(parts) > 256 or not all(type(part) is str and len(part) < 4096 for part in parts):
         raise MalformedData("a path is not made of names")
     text = "/".join(map(str, parts))
+    if len(text) > 4 * 4096:
+        raise MalformedData("a path is longer than any")
     return PathText("/" + text.lstrip("/") if text.startswith("/") else text)
 
 
@@ -178,13 +181,13 @@ TABLE: dict[tuple[str, str], object] = {
     (METADATA, "MetadataIndex"): IndexRecord,
     (METADATA, "StorageMeta"): StorageMetaRecord,
     (METADATA, "TensorProperties"): PropertiesRecord,
-    (METADATA, "_MEM_FORMAT_ENCODING"): _MEMORY_FORMAT,
+    (METADATA, "_MEM_FORMAT_ENCODING"): MEMORY_FORMAT,
     (SHARDED_TENSOR, "TensorProperties"): OldPropertiesRecord,
-    (SHARDED_TENSOR, "MEM_FORMAT_ENCODING"): _MEMORY_FORMAT,
+    (SHARDED_TENSOR, "MEM_FORMAT_ENCODING"): MEMORY_FORMAT,
     (FILESYSTEM, "_StorageInfo"): StorageRecord,
     (OLMO_FILESYSTEM, "_StorageInfo"): StorageRecord,
     ("builtins", "getattr"): Attribute(_member),
-    ("torch", "Size"): Function(size),
+    ("torch", "Size"): SIZE,
     ("torch.serialization", "_get_layout"): Function(layout),
     **{
         (module, name): Function(_join_path)

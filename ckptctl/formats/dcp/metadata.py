@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Callable, Mapping
 
 from ckptctl.dataclass import dataclass, field
-from ckptctl.errors import MalformedData
-from ckptctl.formats.budget import fault_kind
+from ckptctl.errors import MalformedData, TooDeep, TooLarge
+from ckptctl.formats.budget import Budget, fault_kind
 from ckptctl.formats.dcp.classes import (
     TABLE,
     BytesRecord,
@@ -25,7 +25,9 @@ from ckptctl.formats.dcp.classes import (
     requires_grad,
     sound_properties,
 )
+from ckptctl.formats.dcp.runs import Runs, SeenItems, SeenTensor
 from ckptctl.formats.pickles.machine import Machine
+from ckptctl.formats.pickles.shortcuts import Shortcuts
 from ckptctl.formats.pickles.stand_ins import DtypeName
 from ckptctl.formats.pickles.unpickler import Opaque, load
 from ckptctl.model.checkpoint import (
@@ -67,19 +69,56 @@ class Parsed:
 
 def parse(data: bytes, source: str) -> Parsed:
     """Read one metadata file; what is wrong with it becomes faults, never an exception."""
-    parsed = Parsed(source)
-    if not data:
-        parsed.readable = False
-        parsed.fault(FaultKind.UNREADABLE_METADATA, "the file is empty")
-        return parsed
+    budget = Budget(len(data))
     try:
-        root, machine, end = load(data, TABLE)
-        state = root_state(root)
+        usual = read_usual(data, source, budget)
+        return usual if usual is not None else read_carefully(data, source, budget.again())
     except MalformedData as error:
-        parsed.readable = False
-        kind = fault_kind(error)
-        parsed.fault(kind, str(error))
-        return parsed
+        return unreadable(source, error)
+
+
+def unreadable(source: str, error: MalformedData) -> Parsed:
+    """Return what is known of a metadata file whose pickle could not be read."""
+    parsed = Parsed(source, readable=False)
+    parsed.fault(fault_kind(error), str(error))
+    return parsed
+
+
+def read_usual(data: bytes, source: str, budget: Budget) -> Parsed | None:
+    """Read metadata by way of shortcuts; None for what has to be read carefully.
+
+    Raises ``TooLarge`` and ``TooDeep`` for what is out of all proportion also without them.
+    """
+    if data[:2] not in (b"\x80\x04", b"\x80\x05"):
+        return None  # earlier protocols number what they remember by hand
+    try:
+        parsed = _read(data, source, budget, Runs)
+    except (TooLarge, TooDeep):
+        raise
+    except MalformedData:
+        return None
+    return None if parsed.faults else parsed
+
+
+def read_carefully(data: bytes, source: str, budget: Budget) -> Parsed:
+    """Read metadata opcode by opcode, without any shortcut.
+
+    Raises ``MalformedData`` for what is no pickle, asks for too much, or calls what it must not.
+    """
+    return _read(data, source, budget, None)
+
+
+def _read(
+    data: bytes,
+    source: str,
+    budget: Budget,
+    shortcuts: Callable[[Machine], Shortcuts] | None,
+) -> Parsed:
+    if not data:
+        raise MalformedData("the file is empty")
+    parsed = Parsed(source)
+    root, machine, end = load(data, TABLE, budget=budget, shortcuts=shortcuts)
+    state = root_state(root)
     describe_globals(parsed, machine)
     gone = [f"{module}.{name}" for module, name in machine.unknown if is_stock(module)]
     if gone:
@@ -144,6 +183,10 @@ def _read_entries(parsed: Parsed, mapping: object) -> None:
     for fqn, record in mapping.items():
         if type(fqn) is not str:
             parsed.fault(FaultKind.MALFORMED_ENTRY, f"a key is a {type(fqn).__name__}, not a name")
+        elif isinstance(record, SeenTensor):
+            parsed.entries[fqn] = TensorEntry(
+                fqn, record.dtype, record.shape, record.boxes, record.requires_grad
+            )
         elif isinstance(record, BytesRecord):
             parsed.entries[fqn] = ObjectEntry(fqn)
         elif isinstance(record, TensorRecord):
@@ -196,6 +239,14 @@ def _read_storage(parsed: Parsed, mapping: object) -> None:
     items = parsed.items
     transforms: dict[int, tuple[str, ...]] = {}
     for index, info in mapping.items():
+        if type(index) is SeenItems:
+            transforms.update((len(items) + at, one) for at, one in index.transforms.items())
+            items.fqns.extend(index.fqns)
+            items.origins.extend(index.origins)
+            items.paths.extend(index.paths)
+            items.offsets.extend(index.offsets)
+            items.lengths.extend(index.lengths)
+            continue
         key, place = _fields(index, IndexRecord), _fields(info, StorageRecord)
         fqn = key.get("fqn") if key is not None else None
         if (
@@ -285,6 +336,8 @@ def _old_properties(state: Mapping[str, object]) -> bool:
     if not isinstance(mapping, dict):
         return False
     for record in mapping.values():
+        if isinstance(record, SeenTensor):
+            return record.old
         fields = getattr(record, "state", None)
         if isinstance(record, TensorRecord) and isinstance(fields, dict):
             return isinstance(fields.get("properties"), OldPropertiesRecord)

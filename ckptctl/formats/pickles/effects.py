@@ -17,6 +17,7 @@ from ckptctl.formats.pickles.allowed import (
     may_make,
     may_name,
 )
+from ckptctl.formats.pickles.shortcuts import Fence
 from ckptctl.formats.pickles.stand_ins import (
     DtypeName,
     Function,
@@ -30,7 +31,12 @@ from ckptctl.model.dtypes import NAMES, canonical
 _MOST_UNKNOWN = 10_000
 _MOST_SAID = 8
 _MISSING = object()
-_KEYS = frozenset({str, int, float, bool, bytes, complex, type(None)})
+_KEYS = frozenset({str, bool, bytes, type(None)})
+"""Keys that neither collide on purpose nor take long to hash."""
+
+_SIZED = frozenset({tuple, list, dict, set, frozenset, Ordered})
+_FEW = 64
+_LOOK = 256
 
 
 class Attribute(Function):
@@ -51,10 +57,10 @@ class Effects:
         foreign: bool,
     ) -> None:
         """Take what globals mean and what persistent ids stand for."""
-        self._table, self._budget = table, budget
+        self._table, self.budget = table, budget
         self._persistent, self._foreign = persistent, foreign
         self._protocol = 0
-        self._held = 0
+        self._held = self._keys = 0
         self.unknown: dict[tuple[str, str], type[Opaque]] = {}
         self.tolerated: list[str] = []
         self.unsafe: list[str] | None = None
@@ -100,9 +106,12 @@ class Effects:
     def _call(self, function: object, args: object) -> object:
         if type(args) is not tuple:
             raise MalformedData("a function is not given a tuple of arguments")
+        self._given(args)
         if type(function) is Function:
-            self._budget.take(len(args))
-            return function(*args)
+            made = function(*args)
+            if isinstance(made, str | bytes) and len(made) > _FEW:
+                self.budget.hold(len(made))
+            return made
         if type(function) is Attribute:
             return self._attribute(function, args)
         if isinstance(function, type) and issubclass(function, Opaque):
@@ -121,6 +130,16 @@ class Effects:
             raise MalformedData(f"it calls {function.__name__}, which torch never does")
         raise RunsCode(f"it asks its reader to call a {type(function).__name__}; nothing was run")
 
+    def _given(self, args: tuple[object, ...]) -> None:
+        """Count what is looked at, and may be copied, each time that something is called."""
+        count = len(args)
+        for one in args:
+            if type(one) in _SIZED:
+                count += len(one) * (2 if isinstance(one, dict) else 1)  # type: ignore[arg-type]
+        self.budget.take(count)
+        if count > _FEW:
+            self.budget.hold(40 * count)
+
     def _attribute(self, function: Attribute, args: tuple[object, ...]) -> object:
         found = function(*args)
         if found is not None:
@@ -136,6 +155,8 @@ class Effects:
     def _new(self, kind: object, args: object) -> object:
         if type(args) is not tuple:
             raise MalformedData("an object is not given a tuple of arguments")
+        if args:
+            self._given(args)
         if not isinstance(kind, type):
             raise MalformedData(f"it makes an object of a {type(kind).__name__}")
         if issubclass(kind, Opaque):
@@ -149,20 +170,38 @@ class Effects:
     def _build(self, target: object, state: object) -> int:
         """Fill an object in; return how many bytes of memory that took."""
         if isinstance(target, Stateful):
-            target.take_state(state)
-            if type(state) is dict:
-                self._budget.take(len(state))
-                return 64 + 60 * len(state)
-            return 0
+            return self._fill(target, state)
         if isinstance(target, type | Function):
             raise RunsCode("it changes something that it only names; nothing was run")
         if type(target) is Ordered and (state is None or type(state) is dict):
             return 0  # what torch hangs on it (``_metadata``) is let go
         raise MalformedData(f"it fills in a {type(target).__name__}, which has no state")
 
-    def _set_items(self, target: object, items: list[Any]) -> None:
+    def _fill(self, target: Stateful, state: object) -> int:
+        """Give an object its state, which is copied, and what it has by now as well."""
+        count = len(state) if type(state) is dict else 0
+        if type(state) is tuple and len(state) == 2:
+            count = sum(len(part) for part in state if type(part) is dict)
+        before = getattr(target, "state", None)
+        if type(before) is dict:
+            count += len(before)
+        self.budget.take(count)
+        if count <= _FEW:
+            target.take_state(state)
+            return 64 + 60 * count if count else 0
+        self.budget.hold(64 + 60 * count)
+        target.take_state(state)
+        self.budget.fits(0)  # so that few large ones cannot take long
+        return 0
+
+    def set_items(self, target: object, items: list[Any]) -> None:
+        """Put keys and values, one after the other, into a mapping or what stands for one."""
         if len(items) % 2:
-            raise MalformedData("a mapping is given a key without a value")
+            if type(items[0]) is Fence:
+                items[0].close(target)
+                items = items[1:]
+            if len(items) % 2:
+                raise MalformedData("a mapping is given a key without a value")
         if isinstance(target, dict):
             for index in range(0, len(items), 2):
                 key = items[index]
@@ -197,7 +236,12 @@ class Effects:
 
     def _check_key(self, key: object) -> None:
         """Refuse what cannot be hashed, or only by following very many references."""
+        self._keys += 1
+        if not self._keys % _LOOK:
+            self.budget.fits(0)  # keys can be made to collide, so that each takes longer
         if type(key) is not tuple:
+            if type(key) is int and key.bit_length() > _FEW:
+                self.budget.take(key.bit_length())
             hash(key)
             return
         pending: list[tuple[object, int]] = [(key, 0)]
@@ -206,7 +250,9 @@ class Effects:
             if type(one) is tuple:
                 if depth > MAX_DEPTH:
                     raise TooDeep(f"it nests tuples more than {MAX_DEPTH} deep in a key")
-                self._budget.take(8 + len(one))
+                self.budget.take(32 + len(one))
                 pending.extend((inner, depth + 1) for inner in one)
+            elif type(one) is int and one.bit_length() > _FEW:
+                self.budget.take(one.bit_length())
             else:
                 hash(one)

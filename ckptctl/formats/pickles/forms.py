@@ -16,6 +16,7 @@ PURE = frozenset(
     "tuple list set frozenset dict complex bytes".split()
 )
 MOST_ARGUMENTS = 64
+_MOST_LOOKED_AT = 1 << 14
 
 
 def is_scalar(value: object) -> bool:
@@ -23,15 +24,27 @@ def is_scalar(value: object) -> bool:
     return type(value) in SCALARS
 
 
-def is_plain(value: object, depth: int = 0) -> bool:
-    if isinstance(value, dict):
-        return all(is_scalar(k) and is_scalar(v) for k, v in value.items())
-    if is_class(value):
-        return value.module == "builtins" and value.name in PURE
-    if isinstance(value, tuple | list):
-        few = depth < 4 and len(value) <= MOST_ARGUMENTS
-        return few and all(is_plain(inner, depth + 1) for inner in value)
-    return is_scalar(value)
+def is_plain(value: object) -> bool:
+    """Tell whether a value is data: scalars, and containers that hold few of them."""
+    pending: list[tuple[object, int]] = [(value, 0)]
+    seen = 0
+    while pending:
+        one, depth = pending.pop()
+        seen += 1
+        if isinstance(one, dict):
+            if not all(is_scalar(k) and is_scalar(v) for k, v in one.items()):
+                return False
+            seen += len(one)
+        elif is_class(one):
+            if one.module != "builtins" or one.name not in PURE:
+                return False
+        elif isinstance(one, tuple | list):
+            if depth >= 4 or len(one) > MOST_ARGUMENTS or seen > _MOST_LOOKED_AT:
+                return False
+            pending.extend((inner, depth + 1) for inner in one)
+        elif not is_scalar(one):
+            return False
+    return True
 
 
 def is_class(value: object) -> TypeGuard[type[Opaque]]:

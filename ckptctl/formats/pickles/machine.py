@@ -8,7 +8,6 @@ pickle is refused. Semantics are those of ``pickle.Unpickler`` in C. Source: ``p
 
 from __future__ import annotations
 
-import codecs
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,18 +15,14 @@ from typing import Any
 from ckptctl.errors import MalformedData, TooDeep, TooLarge, UnsafeData
 from ckptctl.formats.budget import Budget
 from ckptctl.formats.pickles.effects import Effects
+from ckptctl.formats.pickles.opcodes import WIDTHS, Sparse, bytes_of, text_value
+from ckptctl.formats.pickles.shortcuts import GONE, Detour, Shortcuts
 
 _SLICE = 1 << 15
 """Bytes between two looks at the budget."""
 
 _MOST_MEMO = 1 << 23
 _MOST_MARKS = 20_000
-_MOST_DIGITS = 4300
-
-_WIDTHS = {0x54: 4, 0x55: 1, 0x42: 4, 0x43: 1, 0x8D: 8, 0x8E: 8, 0x96: 8, 0x8B: 4}
-
-STRICT_OPCODES = frozenset(b"cRb\x81aesu(t\x85\x86\x87N\x88\x89)]}\x8fJKMGXU\x8aQhjqr\x80.")
-"""What torch's weights-only unpickler knows."""
 
 
 class Machine(Effects):
@@ -49,8 +44,9 @@ class Machine(Effects):
     ) -> None:
         """Take a pickle, what its globals mean, and the only opcodes that may occur, if not all."""
         super().__init__(table, budget, persistent, foreign=foreign)
-        self._data, self._opcodes = data, opcodes
+        self.data, self._opcodes = data, opcodes
         self.end = 0
+        self.shortcuts: Shortcuts | None = None
 
     def run(self) -> object:
         """Return what the pickle describes; ``end`` is then the position behind it.
@@ -76,20 +72,21 @@ class Machine(Effects):
             raise MalformedData(f"not a readable pickle: {detail[:200]}") from None
 
     def _run(self) -> object:
-        data, size, budget = self._data, len(self._data), self._budget
-        opcodes = self._opcodes
+        data, size, budget = self.data, len(self.data), self.budget
+        opcodes, shortcuts = self._opcodes, self.shortcuts
         stack: list[Any] = []
         stacks: list[list[Any]] = []
-        memo: dict[int, Any] = {}
+        memo: Any = []  # a list until an index is left out
         unpack = struct.unpack_from
         position = 0
-        held = 0
+        held = fresh = 0
         most = max(size, _MOST_MEMO)
         while position < size:
             if len(stacks) > _MOST_MARKS:
                 raise TooDeep(f"it nests containers more than {_MOST_MARKS} deep")
             self._held += held
-            budget.fits(self._held + 8 * (len(stack) + sum(map(len, stacks))))
+            remembered = (9 if type(memo) is list else 90) * len(memo)
+            budget.fits(self._held + remembered + 8 * (len(stack) + sum(map(len, stacks))))
             held = 0
             limit = position + _SLICE
             while position < limit:
@@ -100,13 +97,18 @@ class Machine(Effects):
                         f"byte {position - 1}: opcode 0x{op:02x} is none that torch's own reader knows"
                     )
                 if op == 0x94:  # MEMOIZE
-                    memo[len(memo)] = stack[-1]
-                    held += 90
+                    memo.append(stack[-1])
                 elif op == 0x68:  # BINGET
-                    stack.append(memo[data[position]])
+                    top = memo[data[position]]
+                    if top is GONE:
+                        raise Detour
+                    stack.append(top)
                     position += 1
                 elif op == 0x6A:  # LONG_BINGET
-                    stack.append(memo[unpack("<I", data, position)[0]])
+                    top = memo[unpack("<I", data, position)[0]]
+                    if top is GONE:
+                        raise Detour
+                    stack.append(top)
                     position += 4
                 elif op == 0x4B:  # BININT1
                     stack.append(data[position])
@@ -117,6 +119,8 @@ class Machine(Effects):
                 elif op == 0x28:  # MARK
                     stacks.append(stack)
                     stack = []
+                    if shortcuts is not None and len(stacks) == 2:
+                        position = shortcuts.opened(position, fresh, stack, stacks[-1], memo)
                 elif op == 0x8C or op == 0x58:  # SHORT_BINUNICODE BINUNICODE
                     if op == 0x8C:
                         low = position + 1
@@ -129,16 +133,14 @@ class Machine(Effects):
                     stack.append(data[low:position].decode("utf-8", "surrogatepass"))
                     held += 56 + position - low
                 elif op == 0x71:  # BINPUT
-                    memo[data[position]] = stack[-1]
+                    memo = self._put(memo, data[position], stack[-1])
                     position += 1
-                    held += 90
                 elif op == 0x72:  # LONG_BINPUT
                     index = unpack("<I", data, position)[0]
                     if index > most:
                         raise self._far(index)
-                    memo[index] = stack[-1]
+                    memo = self._put(memo, index, stack[-1])
                     position += 4
-                    held += 90
                 elif op == 0x85:  # TUPLE1
                     stack[-1] = (stack[-1],)
                     held += 64
@@ -149,6 +151,8 @@ class Machine(Effects):
                 elif op == 0x62:  # BUILD
                     state = stack.pop()
                     held += self._build(stack[-1], state)
+                    if shortcuts is not None and len(stacks) == 2:
+                        position = shortcuts.filled(position, stack, memo)
                 elif op == 0x81:  # NEWOBJ
                     args = stack.pop()
                     stack[-1] = self._new(stack[-1], args)
@@ -157,12 +161,15 @@ class Machine(Effects):
                     stack.append(())
                 elif op == 0x7D:  # EMPTY_DICT
                     stack.append({})
+                    fresh = position
                     held += 64
                 elif op == 0x75:  # SETITEMS
                     items = stack
                     stack = stacks.pop()
-                    self._set_items(stack[-1], items)
+                    self.set_items(stack[-1], items)
                     held += 50 * len(items)
+                    if shortcuts is not None and len(stacks) == 1:
+                        shortcuts.closed(stack[-1], position, memo)
                 elif op == 0x86:  # TUPLE2
                     top = stack.pop()
                     stack[-1] = (stack[-1], top)
@@ -212,7 +219,7 @@ class Machine(Effects):
                 elif op == 0x73:  # SETITEM
                     top = stack.pop()
                     key = stack.pop()
-                    self._set_items(stack[-1], [key, top])
+                    self.set_items(stack[-1], [key, top])
                     held += 150
                 elif op == 0x51:  # BINPERSID
                     stack[-1] = self._resolve(stack[-1])
@@ -235,6 +242,8 @@ class Machine(Effects):
                     if position > size:
                         raise IndexError
                     self.end = position
+                    if shortcuts is not None:
+                        shortcuts.finish()
                     return stack.pop()
                 elif op == 0x8F:  # EMPTY_SET
                     stack.append(set())
@@ -251,6 +260,8 @@ class Machine(Effects):
                         self._check_key(one)
                     stack.append(frozenset(items))
                     held += 232 + 60 * len(items)
+                elif op in (0x30, 0x31, 0x32) and shortcuts is not None:
+                    raise Detour
                 elif op == 0x30:  # POP
                     if stack:
                         stack.pop()
@@ -260,14 +271,14 @@ class Machine(Effects):
                     stack = stacks.pop()
                 elif op == 0x32:  # DUP
                     stack.append(stack[-1])
-                elif op in _WIDTHS:
-                    width = _WIDTHS[op]
+                elif op in WIDTHS:
+                    width = WIDTHS[op]
                     low = position + width
                     length = int.from_bytes(data[position:low], "little", signed=op == 0x8B)
                     position = low + length
                     if position > size or length < 0:
                         raise self._claims(low, position)
-                    stack.append(_bytes_of(op, data[low:position]))
+                    stack.append(bytes_of(op, data[low:position]))
                     held += 64 + 2 * length
                 elif op == 0x6C:  # LIST
                     items = stack
@@ -278,7 +289,7 @@ class Machine(Effects):
                     items = stack
                     stack = stacks.pop()
                     made: dict[Any, Any] = {}
-                    self._set_items(made, items)
+                    self.set_items(made, items)
                     stack.append(made)
                     held += 64 + 50 * len(items)
                 elif op == 0x6F:  # OBJ
@@ -311,13 +322,14 @@ class Machine(Effects):
                         index = int(text)
                         if index > most:
                             raise self._far(index)
-                        memo[index] = stack[-1]
-                        held += 90
+                        memo = self._put(memo, index, stack[-1])
+                    elif memo[int(text)] is GONE:
+                        raise Detour
                     else:
                         stack.append(memo[int(text)])
                 elif op in (0x46, 0x49, 0x4C, 0x53, 0x56):  # FLOAT INT LONG STRING UNICODE
                     text, position = self._line(position)
-                    stack.append(_text_value(op, text))
+                    stack.append(text_value(op, text))
                     held += 64 + 4 * len(text)
                 elif op == 0x50:  # PERSID
                     text, position = self._line(position)
@@ -329,48 +341,32 @@ class Machine(Effects):
                     raise MalformedData(f"byte {position - 1}: 0x{op:02x} is not a pickle opcode")
         raise MalformedData(f"the pickle ends without STOP after {size} bytes: it is cut short")
 
+    def _put(self, memo: Any, index: int, value: object) -> Any:
+        """Remember a value by number; return the memo, which is a mapping after a gap."""
+        if self.shortcuts is not None:
+            raise Detour
+        if index == len(memo) and type(memo) is list:
+            memo.append(value)
+            return memo
+        if type(memo) is list and index > len(memo):
+            memo = Sparse(enumerate(memo))
+        memo[index] = value
+        return memo
+
     def _claims(self, low: int, stop: int) -> UnsafeData:
         return TooLarge(
-            f"byte {low}: a value claims {stop - low} bytes, more than the {len(self._data)} bytes "
+            f"byte {low}: a value claims {stop - low} bytes, more than the {len(self.data)} bytes "
             "of the file"
         )
 
     def _far(self, index: int) -> UnsafeData:
         return TooLarge(
-            f"memo index {index} in a file of {len(self._data)} bytes; loading it would take "
+            f"memo index {index} in a file of {len(self.data)} bytes; loading it would take "
             f"{16 * index} bytes of memory"
         )
 
     def _line(self, position: int) -> tuple[bytes, int]:
-        end = self._data.find(b"\n", position)
+        end = self.data.find(b"\n", position)
         if end < 0:
             raise MalformedData(f"byte {position}: a text argument has no end")
-        return self._data[position:end], end + 1
-
-
-def _bytes_of(op: int, data: bytes) -> object:
-    if op == 0x8B:  # LONG4
-        return int.from_bytes(data, "little", signed=True)
-    if op in (0x54, 0x55):  # BINSTRING SHORT_BINSTRING: text of Python 2
-        return data.decode("utf-8")
-    if op == 0x8D:  # BINUNICODE8
-        return data.decode("utf-8", "surrogatepass")
-    return bytearray(data) if op == 0x96 else data
-
-
-def _text_value(op: int, text: bytes) -> object:
-    """Return the value of one of the opcodes that hold text up to the end of the line."""
-    if op == 0x56:
-        return codecs.decode(text, "raw-unicode-escape")
-    if op == 0x53:
-        text = text.strip()
-        if len(text) < 2 or text[:1] not in (b"'", b'"') or text[-1:] != text[:1]:
-            raise MalformedData("a text is not in quotes")
-        return codecs.escape_decode(text[1:-1])[0].decode("utf-8")
-    if len(text) > _MOST_DIGITS:
-        raise TooLarge(f"a number of {len(text)} digits")
-    if op == 0x46:
-        return float(text)
-    if op == 0x49 and text in (b"00", b"01"):
-        return text == b"01"
-    return int(text[:-1] if op == 0x4C and text[-1:] == b"L" else text, 0)
+        return self.data[position:end], end + 1

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
 from ckptctl.formats.pickles.effects import Attribute
-from ckptctl.formats.pickles.machine import STRICT_OPCODES
+from ckptctl.formats.pickles.opcodes import STRICT_OPCODES
 from ckptctl.formats.pickles.stand_ins import layout
 from ckptctl.formats.pickles.unpickler import Function, Opaque, Ordered, load, ordered, size
 from ckptctl.model.dtypes import FLOATING, ITEM_SIZE, STORAGE_DTYPE, item_size

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from ckptctl.errors import TooLarge
 from ckptctl.formats.budget import Budget
 from ckptctl.formats.pickles.machine import Machine
+from ckptctl.formats.pickles.shortcuts import Shortcuts
 from ckptctl.formats.pickles.stand_ins import (
     Function,
     Opaque,
@@ -55,12 +56,14 @@ def load(
     opcodes: frozenset[int] | None = None,
     foreign: bool = False,
     unsafe: list[str] | None = None,
+    shortcuts: Callable[[Machine], Shortcuts] | None = None,
 ) -> tuple[object, Machine, int]:
     """Build what a pickle describes; return it, the machine, and the position behind its end.
 
     ``persistent`` resolves persistent ids, refused without it. Only ``opcodes`` may occur, if
     given. With ``foreign``, functions of packages other than torch's may be called and are noted.
     What is called and must not be is noted in ``unsafe``, if given, and becomes a stand-in.
+    With ``shortcuts`` any error but those of a bound says only: read it again without them.
     Raises ``MalformedData`` for bytes that are no whole pickle, ``RunsCode`` for those that call
     what is not allowed, ``TooLarge`` and ``TooDeep`` for those out of all proportion.
     """
@@ -75,6 +78,8 @@ def load(
         foreign=foreign,
     )
     machine.unsafe = unsafe
+    if shortcuts is not None:
+        machine.shortcuts = shortcuts(machine)
     with no_collector():
         value = machine.run()
     return value, machine, machine.end
