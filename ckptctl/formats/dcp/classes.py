@@ -40,7 +40,9 @@ _HASHED = frozenset({str, int, bool, float, type(None)})
 
 def _is_hashed(value: object) -> bool:
     kind = type(value)
-    return kind in _HASHED or (kind is tuple and _HASHED.issuperset(map(type, value)))  # type: ignore[call-overload]
+    if kind is not tuple:
+        return kind in _HASHED
+    return len(value) <= 64 and _HASHED.issuperset(map(type, value))  # type: ignore[arg-type, call-overload]
 
 
 class Record(Stateful):

@@ -27,7 +27,7 @@ from ckptctl.formats.dcp.classes import (
 )
 from ckptctl.formats.dcp.runs import Runs, SeenItems, SeenTensor
 from ckptctl.formats.pickles.machine import Machine
-from ckptctl.formats.pickles.shortcuts import Shortcuts
+from ckptctl.formats.pickles.shortcuts import Detour, Shortcuts
 from ckptctl.formats.pickles.stand_ins import DtypeName
 from ckptctl.formats.pickles.unpickler import Opaque, load
 from ckptctl.model.checkpoint import (
@@ -95,7 +95,7 @@ def read_usual(data: bytes, source: str, budget: Budget) -> Parsed | None:
         parsed = _read(data, source, budget, Runs)
     except (TooLarge, TooDeep):
         raise
-    except MalformedData:
+    except (MalformedData, Detour):
         return None
     return None if parsed.faults else parsed
 

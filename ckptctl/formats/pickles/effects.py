@@ -240,7 +240,10 @@ class Effects:
         if not self._keys % _LOOK:
             self.budget.fits(0)  # keys can be made to collide, so that each takes longer
         if type(key) is not tuple:
-            if type(key) is int and key.bit_length() > _FEW:
+            state = getattr(key, "state", None)
+            if type(state) is dict:
+                self.budget.take(len(state))
+            elif type(key) is int and key.bit_length() > _FEW:
                 self.budget.take(key.bit_length())
             hash(key)
             return

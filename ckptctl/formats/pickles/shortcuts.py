@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ckptctl.errors import MalformedData
 
-
-class Detour(MalformedData):
+class Detour(Exception):
     """The pickle has to be read without shortcuts."""
 
 

@@ -63,7 +63,7 @@ def load(
     ``persistent`` resolves persistent ids, refused without it. Only ``opcodes`` may occur, if
     given. With ``foreign``, functions of packages other than torch's may be called and are noted.
     What is called and must not be is noted in ``unsafe``, if given, and becomes a stand-in.
-    With ``shortcuts`` any error but those of a bound says only: read it again without them.
+    With ``shortcuts``, ``Detour`` and any error but those of a bound say only: read it without them.
     Raises ``MalformedData`` for bytes that are no whole pickle, ``RunsCode`` for those that call
     what is not allowed, ``TooLarge`` and ``TooDeep`` for those out of all proportion.
     """
