@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
-from measure import MIB, Goal, Row, Settings, Usage, ckptctl, compare, interleave, made, run, script
+from measure import (
+    MIB,
+    Goal,
+    Row,
+    Settings,
+    ckptctl,
+    compare,
+    copied,
+    cpu,
+    interleave,
+    made,
+    peak,
+    run,
+    script,
+)
 
 _RANKS, _KEYS, _COLUMNS = 4, 1000, 1024
 
@@ -14,8 +27,10 @@ def diffing(settings: Settings) -> list[Row]:
     """Compare two checkpoints of 1,000 equal tensors each, 500 MiB in 4 files."""
     rows = settings.scaled(32, 1)
     a = made(settings, "content", _RANKS, _KEYS, rows, _COLUMNS)
-    b = _copy(a, a.parent / f"{a.name}-copy" / "step-1")
-    sealed = [_committed(a, settings, name) for name in ("left", "right")]
+    b = a.parent / f"{a.name}-copy" / "step-1000"
+    if not b.exists():
+        shutil.copytree(a, b)
+    sealed = [copied(a, name, settings) for name in ("left", "right")]
     payload = sum(path.stat().st_size for path in a.glob("*.distcp")) / MIB
     by_digest, by_crc, by_reading = interleave(
         [
@@ -35,27 +50,9 @@ def diffing(settings: Settings) -> list[Row]:
     count = float(run(script("inside.py", "our-diff-bytes", *sealed), settings.cache).output)
     title = f"diff, {_KEYS} tensors of 2 x {payload:.0f} MiB"
 
-    def seconds(usage: Usage) -> float:
-        return usage.cpu
-
     return [
         Row(f"{title}, by manifests", "MiB read", count / MIB, goal=Goal(5)),
-        compare(f"{title}, by manifests / by reading", "CPU s", by_digest, by_reading, seconds),
-        compare(f"{title}, by CRC-32 / by reading", "CPU s", by_crc, by_reading, seconds),
-        Row(f"{title}, by reading", "peak MiB", max(u.rss for u in by_reading) / MIB,
-            goal=Goal(250)),
+        compare(f"{title}, by manifests / by reading", "CPU s", by_digest, by_reading, cpu),
+        compare(f"{title}, by CRC-32 / by reading", "CPU s", by_crc, by_reading, cpu),
+        Row(f"{title}, by reading", "peak MiB", peak(by_reading), goal=Goal(250)),
     ]  # fmt: skip
-
-
-def _copy(source: Path, target: Path) -> Path:
-    if not target.exists():
-        shutil.copytree(source, target)
-    return target
-
-
-def _committed(source: Path, settings: Settings, name: str) -> Path:
-    target = source.parent / f"{source.name}-{name}" / "step-1"
-    if not target.exists():
-        shutil.copytree(source, target)
-        run(ckptctl("commit", target), settings.cache)
-    return target

@@ -118,6 +118,68 @@ def our_verify(path: str, threads: str) -> None:
     print(seconds)
 
 
+def our_resolve(path: str) -> None:
+    """Resolve where no candidate is good; print the seconds of processor time."""
+    from ckptctl import resolve
+    from ckptctl.results import NoneUsable
+
+    gc.disable()  # as the command line does
+
+    def none() -> None:
+        try:
+            found = resolve(path, allow_uncommitted=True)
+        except NoneUsable:
+            return
+        raise ValueError(f"{found.checkpoint} is good")
+
+    _timed(none)
+
+
+def our_reshard(source: str, out: str, ranks: str, rule: str) -> None:
+    """Reshard by the command line and print how many bytes of the source were read."""
+    from threading import Lock
+
+    from ckptctl.cli.main import main
+    from ckptctl.storage.posix import PosixReader
+
+    whole, lock, count = PosixReader.read_into, Lock(), 0
+    inside = str(Path(source).resolve())
+
+    def counted(reader: PosixReader, length: int) -> None:
+        nonlocal count
+        if str(reader._path.resolve()).startswith(inside):
+            with lock:
+                count += length
+
+    def read(reader: PosixReader, start: int, stop: int) -> bytes:
+        data = bytearray(stop - start)
+        read_into(reader, start, memoryview(data))
+        return bytes(data)
+
+    def read_into(reader: PosixReader, start: int, buffer: memoryview) -> None:
+        counted(reader, len(buffer))
+        whole(reader, start, buffer)
+
+    PosixReader.read, PosixReader.read_into = read, read_into  # type: ignore[method-assign]
+    sys.argv = [
+        "ckptctl",
+        "reshard",
+        source,
+        "--world-size",
+        ranks,
+        "--out",
+        out,
+        "--dim-rule",
+        rule,
+    ]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+    print(count)
+
+
 def our_diff_bytes(a: str, b: str) -> None:
     """Compare two checkpoints and print how many bytes the process read meanwhile (Linux)."""
     from ckptctl import diff
@@ -150,6 +212,8 @@ WHAT: dict[str, Callable[..., None]] = {
     "our-metadata": our_metadata,
     "torch-resave": torch_resave,
     "our-verify": our_verify,
+    "our-resolve": our_resolve,
+    "our-reshard": our_reshard,
     "our-diff-bytes": our_diff_bytes,
     "sha256": sha256,
     "crc": crc,

@@ -131,13 +131,13 @@ def content(
 ) -> None:
     """Make a whole checkpoint whose content is random, of float32 or of bfloat16."""
     dtype = {4: torch.float32, 2: torch.bfloat16}[width]
-    source = torch.rand(rows, columns).to(dtype)
-    length = len(item(source))
+    numbers = torch.rand(rows, columns)
+    length = len(item(numbers.to(dtype)))
     for rank in range(ranks):
         with (directory / shard(rank)).open("wb") as file:
-            for key in range(keys):
-                source[0, :2] = torch.tensor([rank, key])
-                file.write(item(source))
+            for _ in range(keys):
+                numbers.add_(1 / 1024).frac_()  # no two items alike, and quicker than random ones
+                file.write(item(numbers.to(dtype)))
     save(describe(keys, ranks, rows, columns, length, dtype), directory, 1000)
 
 
@@ -193,6 +193,17 @@ def steps_unlike(directory: Path, count: int) -> None:
         longer.replace(step / last.relative_path)
 
 
+def steps_damaged(directory: Path, count: int) -> None:
+    """Make a run in which one bit of every checkpoint is flipped."""
+    steps_of_fixture(directory, count)
+    for step in directory.iterdir():
+        path = step / shard(0)
+        damaged = bytearray(path.read_bytes())
+        damaged[len(damaged) // 2] ^= 1
+        path.unlink()  # the others have it by hard links
+        path.write_bytes(damaged)
+
+
 def _steps(directory: Path, metadata: Metadata, count: int) -> None:
     """Write the metadata of each step, and link its files to those of the first."""
     first = directory / "step-100"
@@ -212,6 +223,7 @@ KINDS: dict[str, Callable[..., None]] = {
     "steps": steps_of_fixture,
     "steps-large": steps_without_content,
     "steps-unlike": steps_unlike,
+    "steps-damaged": steps_damaged,
 }
 
 

@@ -7,7 +7,9 @@ the ratios of neighbouring runs.
 
 from __future__ import annotations
 
+import compileall
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,8 @@ from statistics import median
 HERE = Path(__file__).resolve().parent
 FIXTURES = HERE.parent.parent / "fixtures"
 MIB = 1 << 20
+HEADER = ("benchmark", "unit", "before", "ours", "peer", "ratio", "goal", "")
+MARKS = ("<!-- measured -->", "<!-- end of measured -->")
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -68,7 +72,11 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; ``ratio`` is ours divided by the peer's."""
+    """One line of the table; ``ratio`` is ours divided by the peer's.
+
+    ``before`` is what the release had that these goals were set for, on the machine that the page
+    names: it can be compared with ``ours`` only there.
+    """
 
     name: str
     unit: str
@@ -76,6 +84,7 @@ class Row:
     peer: float | None = None
     ratio: float | None = None
     goal: Goal | None = None
+    before: str = ""
 
     @property
     def met(self) -> bool | None:
@@ -143,6 +152,7 @@ def compare(
     peer: Sequence[Usage],
     value: Callable[[Usage], float],
     goal: Goal | None = None,
+    before: str = "",
 ) -> Row:
     """Compare two interleaved series by one of their values."""
     pairs = [(value(a), value(b)) for a, b in zip(ours, peer, strict=True)]
@@ -153,7 +163,37 @@ def compare(
         median(b for _, b in pairs),
         median(a / b for a, b in pairs),
         goal,
+        before,
     )
+
+
+def cpu(usage: Usage) -> float:
+    """Return the seconds of processor time."""
+    return usage.cpu
+
+
+def wall(usage: Usage) -> float:
+    """Return the elapsed seconds."""
+    return usage.wall
+
+
+def peak(runs: Sequence[Usage]) -> float:
+    """Return the highest peak of memory, in MiB."""
+    return max(usage.rss for usage in runs) / MIB
+
+
+def copied(source: Path, name: str, settings: Settings) -> Path:
+    """Return a committed copy of a checkpoint, below a directory of this name."""
+    target = settings.cache / f"{source.name}-{name}" / "step-1000"
+    if not target.exists():
+        shutil.copytree(source, target)
+        run(ckptctl("commit", target), settings.cache)
+    return target
+
+
+def precompile() -> None:
+    """Compile the package, so that no start of it is measured with compiling."""
+    compileall.compile_dir(str(HERE.parent.parent / "ckptctl"), quiet=2)
 
 
 def made(settings: Settings, kind: str, *numbers: int) -> Path:
@@ -169,28 +209,53 @@ def made(settings: Settings, kind: str, *numbers: int) -> Path:
     return target
 
 
-def table(rows: Sequence[Row], *, judged: bool) -> str:
-    """Lay out rows in aligned columns; goals hold for full runs only and are not judged else."""
-    cells = [("benchmark", "unit", "ours", "peer", "ratio", "goal", "")]
+def cells_of(rows: Sequence[Row], *, judged: bool) -> list[tuple[str, ...]]:
+    """Return the cells of the table; goals hold for full runs only and are not judged else."""
+    cells: list[tuple[str, ...]] = [HEADER]
     for row in rows:
         verdict = {True: "met", False: "MISSED", None: ""}[row.met if judged else None]
         cells.append(
             (
                 row.name,
                 row.unit,
-                f"{row.ours:.2f}",
-                "-" if row.peer is None else f"{row.peer:.2f}",
-                "-" if row.ratio is None else f"{row.ratio:.3f}",
+                row.before or "-",
+                _number(row.ours),
+                "-" if row.peer is None else _number(row.peer),
+                "-" if row.ratio is None else f"{row.ratio:.2f}",
                 "-" if row.goal is None else str(row.goal),
                 verdict,
             )
         )
+    return cells
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.3f}"
+
+
+def table(rows: Sequence[Row], *, judged: bool) -> str:
+    """Lay out rows in aligned columns."""
+    cells = cells_of(rows, judged=judged)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "".join(
         "  ".join(
-            text.ljust(width) if number in (0, 1, 6) else text.rjust(width)
+            text.ljust(width) if number in (0, 1, 7) else text.rjust(width)
             for number, (text, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         + "\n"
         for line in cells
     )
+
+
+def markdown(rows: Sequence[Row], *, judged: bool) -> str:
+    """Write rows as a table of a page."""
+    first, *rest = cells_of(rows, judged=judged)
+    lines = [first, ("---",) * len(first), *rest]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def put(path: Path, text: str) -> None:
+    """Put a table into a page, in place of the one between its marks."""
+    page = path.read_text(encoding="utf-8")
+    start, end = page.index(MARKS[0]) + len(MARKS[0]), page.index(MARKS[1])
+    path.write_text(f"{page[:start]}\n{text}{page[end:]}", encoding="utf-8")

@@ -1,7 +1,7 @@
 """Measure ckptctl: ``python tests/benchmarks/run.py [NAME ...] [--size small|full] [--keep]``.
 
-Generated data goes below the system's directory for temporary files (20 GB for a full run, with
-as much memory needed to build the largest metadata) and is removed in the end unless kept.
+Generated data goes below the system's directory for temporary files (20 GB at most) and is removed
+when it has been measured, unless it is kept. Times mean something on idle cores only.
 The exit code is 1 if a goal of a full run is missed.
 """
 
@@ -12,27 +12,34 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from diffing import diffing
+from growing import growing
 from listing import listing
-from measure import Row, Settings, table
+from measure import Row, Settings, markdown, precompile, put, table
 from publishing import publishing
 from reading import reading
-from transforming import transforming
+from starting import starting
+from transforming import cutting, transforming
 from valuing import valuing
-from verifying import content, quick
+from verifying import content, items, quick
 
 BENCHMARKS: dict[str, Callable[[Settings], list[Row]]] = {
+    "start": starting,
     "list": listing,
+    "growth": growing,
     "metadata": reading,
-    "content": content,
     "quick": quick,
+    "items": items,
+    "content": content,
     "publishing": publishing,
-    "transforming": transforming,
     "values": valuing,
     "diff": diffing,
+    "transforming": transforming,
+    "cuts": cutting,
 }
 
 
@@ -43,10 +50,13 @@ def main() -> int:
         "names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all without any"
     )
     parser.add_argument("--size", choices=("small", "full"), default="full")
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each command")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each command")
     parser.add_argument("--keep", action="store_true", help="leave the generated data there")
     parser.add_argument(
         "--below", type=Path, default=Path(tempfile.gettempdir()), help="where data is generated"
+    )
+    parser.add_argument(
+        "--markdown", type=Path, metavar="PAGE", help="put the table into this page"
     )
     options = parser.parse_args()
     unknown = set(options.names) - set(BENCHMARKS)
@@ -57,16 +67,36 @@ def main() -> int:
     cache.mkdir(mode=0o700, exist_ok=True)
     if cache.stat().st_uid != os.getuid():  # pickles are loaded from it
         parser.error(f"{cache} belongs to someone else")
+    precompile()
     settings = Settings(cache, full, options.rounds)
     rows: list[Row] = []
+    failed = []
     try:
         for name in options.names or BENCHMARKS:
-            rows += BENCHMARKS[name](settings)
+            start = time.monotonic()
+            try:
+                rows += BENCHMARKS[name](settings)
+            except RuntimeError as error:  # the others are measured all the same
+                failed.append(f"{name}: {error}")
+            sys.stderr.write(f"{name}: {time.monotonic() - start:.0f} s\n")
+            if not options.keep:
+                _empty(cache)
     finally:
         if not options.keep:
             shutil.rmtree(cache)
         sys.stdout.write(table(rows, judged=full))
-    return int(full and any(row.met is False for row in rows))
+    if options.markdown is not None:
+        put(options.markdown, markdown(rows, judged=full))
+    sys.stderr.write("".join(f"{text}\n" for text in failed))
+    return int(bool(failed) or (full and any(row.met is False for row in rows)))
+
+
+def _empty(cache: Path) -> None:
+    for path in cache.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 if __name__ == "__main__":

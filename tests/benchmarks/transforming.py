@@ -6,79 +6,104 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from measure import MIB, Goal, Row, Settings, Usage, ckptctl, compare, made, run, script
+from measure import (
+    MIB,
+    Goal,
+    Row,
+    Settings,
+    Usage,
+    ckptctl,
+    compare,
+    cpu,
+    made,
+    peak,
+    run,
+    script,
+    wall,
+)
 
 _RANKS = 4
 _COLUMNS = 4096
+_SLOW_ROUNDS = 2
+"""Runs of what takes many times as long as the rest."""
 
 
 def transforming(settings: Settings) -> list[Row]:
-    """Reshard 4 GiB from 4 to 8 ranks and convert them, against copying; then peak memory."""
-    return [*_speed(settings), *_memory(settings)]
-
-
-def _speed(settings: Settings) -> list[Row]:
+    """Reshard 4 GiB from 4 to 8 ranks and convert them, against copying."""
     rows = settings.scaled(1024, 8)
     source = made(settings, "content", _RANKS, 64, rows, _COLUMNS)
-    total = sum(path.stat().st_size for path in source.iterdir()) / MIB
+    total = sum(path.stat().st_size for path in source.iterdir()) / MIB / 1024
     out = settings.cache / "out"
     commands = {
         # what a copy must do too before anybody may rely on it
         "copy": ["sh", "-c", f'cp -r "{source}" "{out}" && sync "{out}"/* "{out}"/.metadata'],
         "reshard": ckptctl("reshard", source, "--world-size", "8", "--out", out),
         "safetensors": ckptctl("convert", source, "--to", "safetensors", "--out", out),
-        "torch": ckptctl("convert", source, "--to", "torch", "--out", f"{out}.pt"),
-        "resave": script("inside.py", "torch-resave", source, out),
     }
-    runs = _in_turn(commands, out, settings)
+    runs = _in_turn(commands, out, settings.warming + settings.rounds)
+    runs = {name: done[settings.warming :] for name, done in runs.items()}
+    slow = _in_turn(
+        {"resave": script("inside.py", "torch-resave", source, out)},
+        out,
+        min(settings.rounds, _SLOW_ROUNDS),
+    )["resave"]
+    reshard, convert, copy = runs["reshard"], runs["safetensors"], runs["copy"]
 
-    def throughput(usage: Usage) -> float:
-        return total / usage.wall
+    def speed(usage: Usage) -> float:
+        return 1 / usage.wall
 
-    def against(name: str, peer: str, goal: Goal | None = None) -> Row:
-        title = f"{name} / {'cp -r, synced' if peer == 'copy' else 'dcp.load + dcp.save'}"
-        return compare(title, "MiB/s", runs[name], runs[peer], throughput, goal)
-
-    size = f"{total / 1024:.1f} GiB"
+    size = f"{total:.1f} GiB"
     return [
-        against("reshard", "copy", Goal(0.6, at_least=True)),
-        against("reshard", "resave", Goal(3, at_least=True)),
-        against("safetensors", "copy", Goal(0.6, at_least=True)),
-        against("torch", "copy"),
-        Row(f"reshard of {size}", "peak MiB", _peak(runs["reshard"]), goal=Goal(300)),
-        Row(f"safetensors of {size}", "peak MiB", _peak(runs["safetensors"]), goal=Goal(300)),
-        Row(f"dcp.load + dcp.save of {size}", "peak MiB", _peak(runs["resave"])),
-    ]
+        compare(f"reshard {size}, 4 to 8 ranks / cp -r, synced", "s", reshard, copy, wall,
+                Goal(1.1), "1.8"),
+        compare("the same", "CPU s", reshard, copy, cpu, Goal(2.4), "4.8"),
+        compare("reshard / dcp.load + dcp.save", "1/s", reshard[: len(slow)], slow[: len(reshard)],
+                speed, Goal(5, at_least=True), "2.8"),
+        compare(f"convert {size} to safetensors / cp -r, synced", "s", convert, copy, wall,
+                Goal(1.2), "1.5"),
+        compare("the same", "CPU s", convert, copy, cpu, Goal(1.9), "2.4"),
+        Row(f"reshard {size}", "peak MiB", peak(reshard), goal=Goal(300), before="34"),
+        Row(f"convert {size} to safetensors", "peak MiB", peak(convert), goal=Goal(300)),
+        Row(f"dcp.load + dcp.save of {size}", "peak MiB", peak(slow), before="4,400"),
+    ]  # fmt: skip
 
 
-def _in_turn(
-    commands: dict[str, Sequence[str]], out: Path, settings: Settings
-) -> dict[str, list[Usage]]:
-    """Run the commands in turn, each into a free place; those that warm caches are left out."""
+def _in_turn(commands: dict[str, Sequence[str]], out: Path, rounds: int) -> dict[str, list[Usage]]:
+    """Run the commands in turn, each into a free place."""
     runs: dict[str, list[Usage]] = {name: [] for name in commands}
-    for _ in range(settings.warming + settings.rounds):
+    for _ in range(rounds):
         for name, command in commands.items():
-            runs[name].append(run(command, settings.cache))
+            runs[name].append(run(command, out.parent))
             shutil.rmtree(out, ignore_errors=True)
-            out.with_suffix(".pt").unlink(missing_ok=True)
-    return {name: done[settings.warming :] for name, done in runs.items()}
+    return runs
 
 
-def _memory(settings: Settings) -> list[Row]:
-    """Reshard 1 GiB of small tensors, and 8 GiB of tensors of 2 GiB each."""
+def cutting(settings: Settings) -> list[Row]:
+    """Reshard 1 and 8 GiB, tensors of 2 GiB among them, by rows and by columns to 8 and 32 ranks.
+
+    What is read of the source is counted, with its metadata: it is once what it holds.
+    """
     rows = []
-    for keys, length in ((16, settings.scaled(1024, 8)), (4, settings.scaled(32768, 64))):
+    for keys, length in ((16, 1024), (4, 32768)) if settings.full else ((4, 16),):
         source = made(settings, "content", _RANKS, keys, length, _COLUMNS)
         size = sum(path.stat().st_size for path in source.iterdir())
         tensor = _RANKS * length * _COLUMNS * 4
-        out = settings.cache / "out"
-        usage = run(ckptctl("reshard", source, "--world-size", "3", "--out", out), settings.cache)
-        shutil.rmtree(out)
-        title = f"reshard {size / MIB:.0f} MiB, tensors of {tensor / MIB:.0f} MiB"
-        rows.append(Row(title, "peak MiB", usage.rss / MIB, goal=Goal(300)))
+        for ranks in (8, 32) if settings.full else (8,):
+            for how, rule in (("rows", "*=0"), ("columns", "*=1")):
+                out = settings.cache / "out"
+                usage = run(
+                    script("inside.py", "our-reshard", source, out, ranks, rule), out.parent
+                )
+                shutil.rmtree(out)
+                title = (
+                    f"reshard {size / MIB:,.0f} MiB, tensors of {tensor / MIB:,.0f} MiB, "
+                    f"{how} to {ranks}"
+                )
+                count = float(usage.output.split()[-1])
+                rows += [
+                    Row(title, "peak MiB", peak([usage]), goal=Goal(300)),
+                    Row(title, "MiB read of the source", count / MIB, size / MIB, count / size,
+                        Goal(1.05), "2.0" if how == "rows" else f"{ranks * 1.25:.0f}"),
+                ]  # fmt: skip
         shutil.rmtree(source)
     return rows
-
-
-def _peak(runs: Sequence[Usage]) -> float:
-    return max(usage.rss for usage in runs) / MIB

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-from measure import MIB, Goal, Row, Settings, Usage, ckptctl, compare, interleave, made, run
+from measure import (
+    MIB,
+    Goal,
+    Row,
+    Settings,
+    Usage,
+    ckptctl,
+    compare,
+    copied,
+    cpu,
+    interleave,
+    made,
+    peak,
+)
 
 _RANKS = 4
 _THREADS = 2
@@ -19,10 +31,7 @@ def valuing(settings: Settings) -> list[Row]:
     large = made(settings, "content", _RANKS, 4, size // 4 // columns // 4, columns)
     half = made(settings, "content", _RANKS, 4, size // 4 // columns // 2, columns, 2)
     small = made(settings, "content", _RANKS, size // (64 << 10), 16, 1024)
-    committed = large.parent / f"{large.name}-committed" / "step-1"
-    if not committed.exists():
-        shutil.copytree(large, committed)
-        run(ckptctl("commit", committed), settings.cache)
+    committed = copied(large, "committed", settings)
     rows: list[Row] = []
     for name, checkpoint, goal in (
         ("float32", large, _LEAST),
@@ -46,6 +55,6 @@ def _compared(title: str, checkpoint: Path, settings: Settings, goal: Goal | Non
 
     return [
         compare(title, "MiB/s", ours, peer, throughput, goal),
-        compare(title, "CPU s", ours, peer, lambda usage: usage.cpu),
-        Row(title, "peak MiB", max(usage.rss for usage in ours) / MIB, goal=Goal(250)),
+        compare(title, "CPU s", ours, peer, cpu),
+        Row(title, "peak MiB", peak(ours), goal=Goal(250)),
     ]
