@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ckptctl.dataclass import dataclass
+from ckptctl.dataclass import dataclass, field
 from ckptctl.model.checkpoint import Checkpoint, Fault, FaultKind, File
 from ckptctl.model.paths import join
 from ckptctl.operations.place import Place, address, read_checkpoint
+from ckptctl.operations.surroundings import Surroundings
 from ckptctl.storage import Reader, Store, open_listed
 
 _REMAINS = Fault(
@@ -19,10 +20,11 @@ _REMAINS = Fault(
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A checkpoint's store and its place in it."""
+    """A checkpoint's store and its place in it, and what is known of what lies around it."""
 
     store: Store
     place: Place
+    around: Surroundings = field(default_factory=Surroundings, compare=False)
 
     @property
     def url(self) -> str:

@@ -13,8 +13,9 @@ from ckptctl.operations.catalog.candidates import Candidate
 from ckptctl.operations.catalog.resolution import ResolveOptions
 from ckptctl.operations.place import Place
 from ckptctl.operations.progress import Progress
+from ckptctl.operations.surroundings import Surroundings
 from ckptctl.operations.verify.options import Options
-from ckptctl.operations.verify.verify import verify
+from ckptctl.operations.verify.verify import Verification, verify
 from ckptctl.storage import Store
 
 _ELSEWHERE = frozenset({"pointer-mismatch"})
@@ -30,6 +31,7 @@ class Judge:
     def __init__(self, store: Store, options: ResolveOptions, progress: Progress | None) -> None:
         """Take what is asked for."""
         self._store, self._options, self._progress = store, options, progress
+        self._around = Surroundings()
         self.doubts: list[str] = []
         self.odd: dict[str, str] = {}
         self._held: dict[str, fitness.Held | None] = {}
@@ -84,7 +86,7 @@ class Judge:
         )
         if candidate.newer:
             options = replace(options, wanted=fitness.bar(before))
-        outcome = verify(self._store, place, options=options, progress=self._progress)
+        outcome = self._verify(place, options)
         flaw = fitness.objection(outcome, options) or fitness.loss_of(candidate.manifest)
         if flaw is None and before is not None:
             now = self._holds(place)
@@ -100,6 +102,11 @@ class Judge:
         refused = "promote would refuse it: " if candidate.newer else ""
         failed = flaw.text if flaw.flaw is fitness.Flaw.UNFINISHED else ""
         return f"{refused}{_said(flaw)}", failed
+
+    def _verify(self, place: Place, options: Options) -> Verification:
+        return verify(
+            self._store, place, options=options, progress=self._progress, around=self._around
+        )
 
     def _before(
         self, candidate: Candidate, older: Sequence[Candidate], *, pointed: bool
@@ -140,7 +147,7 @@ class Judge:
         if quarantined:
             return quarantined, failed
         asked = Options(quick=options.quick, workers=options.workers, ignore=_ELSEWHERE)
-        outcome = verify(self._store, place, options=asked, progress=self._progress)
+        outcome = self._verify(place, asked)
         flaw = fitness.objection(outcome, asked)
         odd = fitness.suspicion(outcome)
         if flaw is None and odd is not None:

@@ -21,6 +21,8 @@ from ckptctl.storage.traffic import ahead
 _MOST_ITEMS = 32
 _ELSEWHERE = 3
 _MOST_METADATA = 64 << 20
+_BYTES_PER_FILE = 256
+"""So much metadata weighs as much as a file that is listed, where what was read is kept."""
 
 
 Twins: TypeAlias = dict[tuple[str, tuple[int, ...] | None], Item]
@@ -140,7 +142,21 @@ def _spread(members: list[int], context: Context, plan: Plan) -> list[int]:
 
 
 def readable_beside(beside: Located) -> Checkpoint:
-    """Read the metadata of another checkpoint; raises ``MalformedData`` where it cannot be used."""
+    """Read the metadata of another checkpoint; raises ``MalformedData`` where it cannot be used.
+
+    That of a small one is kept for the next checkpoint whose neighbour it is.
+    """
+    place = beside.place
+    key = "metadata", beside.store.url, place.path, place.format
+    found: Checkpoint = beside.around.once(key, lambda: _read_beside(beside), _weight)
+    return found
+
+
+def _weight(checkpoint: Checkpoint) -> int:
+    return sum(checkpoint.files[path].size for path in checkpoint.sources) // _BYTES_PER_FILE
+
+
+def _read_beside(beside: Located) -> Checkpoint:
     files, layout = beside.files(), beside.place.layout
     sources = layout.metadata(files)
     if not sources:

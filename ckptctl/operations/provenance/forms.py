@@ -27,7 +27,7 @@ def saved_elsewhere(located: Located, texts: Iterable[Item]) -> Mapping[str, str
     saved: dict[str, str] = {}
     others: set[str] = set()
     try:
-        for sibling in siblings_of(located.store, located.place).known[:MOST_NEIGHBOURS]:
+        for sibling in siblings_of(located).known[:MOST_NEIGHBOURS]:
             for fqn, is_saved in _forms(sibling.located, wanted).items():
                 if is_saved:
                     saved.setdefault(fqn, sibling.path)

@@ -75,7 +75,7 @@ def neighbours_of(
         return one
 
     try:
-        every = siblings_of(located.store, located.place)
+        every = siblings_of(located)
         chosen = nearest(every.known, context, plan, summaries, most)
         found += [told() for told in ahead(located.store, compared, chosen)]
         lacking = lacking_beside(context.checkpoint, every.known, older_than)

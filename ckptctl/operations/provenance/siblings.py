@@ -6,22 +6,23 @@ copied from a checkpoint far away is found where it came from.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from ckptctl.checks import Context
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, NotFound, StorageError
 from ckptctl.formats.items.crc_summary import CrcSummary, says_something, summary_of
 from ckptctl.model.checkpoint import File
-from ckptctl.model.names import CheckpointName, parse_name, steps_of
+from ckptctl.model.names import CheckpointName, parse_name
 from ckptctl.model.paths import join
 from ckptctl.operations.find import place_at
 from ckptctl.operations.located import Located
 from ckptctl.operations.place import Place, split
 from ckptctl.operations.provenance.collect import Plan, Spot
+from ckptctl.operations.surroundings import Surroundings
 from ckptctl.provenance.evidence import Likeness
-from ckptctl.storage import Entry, Reader, Store, open_store
+from ckptctl.storage import Reader, Store, open_store
 from ckptctl.storage.traffic import ahead, is_remote
 
 _MOST_NEAR, _MOST_AFAR, _MOST_FILES = 64, 16, 8000
@@ -81,86 +82,73 @@ class _Level:
     above: str
     own: str
     tail: str
-    entries: Sequence[Entry]
 
 
-def siblings_of(store: Store, place: Place) -> Siblings:
+def siblings_of(located: Located) -> Siblings:
     """Look at the other checkpoints of its layout, the nearest by step first.
 
     Those without a step come last. A checkpoint that was opened as a root by itself has none.
     """
+    store, place, around = located.store, located.place, located.around
     if not place.path:
         return Siblings()
-    level = _level(store, place.path)
+    level = _level(store, place.path, around)
     own = named_part(store, place)[1]
-    found: list[tuple[CheckpointName, str]] = []
-    names = [parse_name(entry.name) for entry in level.entries]
-    if own is not None and parse_name(level.own).step is None:  # only siblings tell its step
-        names = steps_of([entry.name for entry in level.entries])
-    for entry, name in zip(level.entries, names, strict=True):
-        # a link is another name of a checkpoint and no other checkpoint
-        other = entry.kind == "directory" and entry.target is None and entry.name != level.own
-        if other and not name.staging and not entry.name.startswith(("ckptctl.", ".")):
-            found.append((name, join(entry.path, level.tail) if level.tail else entry.path))
-
-    def distance(one: tuple[CheckpointName, str]) -> tuple[bool, int, int, str]:
-        step = one[0].step
-        same = itertools.takewhile(
-            lambda ab: ab[0] == ab[1], zip(one[0].text, level.own, strict=False)
-        )
-        like = len(list(same))
-        far = -(step or 0) if own is None else abs((step or 0) - own)
-        return step is None, far, -like, one[1]
-
-    found.sort(key=distance)
+    # of another kind of name only all names together tell the steps
+    series = own is not None and parse_name(level.own).step is None
+    order = around.order(level.store, level.above, series=series)
     most = _MOST_AFAR if is_remote(level.store) else _MOST_NEAR
     known: list[Sibling] = []
-    listed, files = 0, 0
+    files, stepped = 0, order.stepped_beside(level.own)
 
     def opened(one: tuple[CheckpointName, str]) -> Sibling | None:
-        return _opened(level.store, one[1], one[0], place)
+        name, above = one
+        path = join(above, level.tail) if level.tail else above
+        found: Sibling | None = around.once(
+            (level.store.url, path, place.format),
+            partial(_opened, level.store, path, name, located),
+            lambda made: len(made.files) if made is not None else 0,
+        )
+        return found
 
-    for told in ahead(level.store, opened, found[:most]):
-        listed += 1
+    chosen = order.nearest(level.own, own, most)
+    for (name, _), told in zip(chosen, ahead(level.store, opened, chosen), strict=False):
+        stepped -= name.step is not None
         one = told()
         if one is not None:
             known.append(one)
             files += len(one.files)
         if files > _MOST_FILES:
             break
-    rest = sum(name.step is not None for name, _ in found[listed:])
-    return Siblings(tuple(known), len(known) + rest)
+    return Siblings(tuple(known), len(known) + stepped)
 
 
-def _opened(store: Store, path: str, name: CheckpointName, place: Place) -> Sibling | None:
+def _opened(store: Store, path: str, name: CheckpointName, own: Located) -> Sibling | None:
     try:
-        beside = place_at(store, path, place.layout)
+        beside = place_at(store, path, own.place.layout)
         files = beside.files(store) if beside is not None else {}
     except NotFound:
         return None
     if beside is None or not beside.layout.metadata(files):
         return None
     whole = {path: file for path, file in files.items() if file.is_file}
-    return Sibling(Located(store, beside), name.step, whole)
+    return Sibling(Located(store, beside, own.around), name.step, whole)
 
 
-def _level(store: Store, path: str) -> _Level:
+def _level(store: Store, path: str, around: Surroundings) -> _Level:
     """Find the directory whose name has the step, if it is not the checkpoint's own: ``step-9/dist``.
 
     It may lie above what was opened. Where others lie beside the checkpoint, theirs is the level.
     """
     above, _, own = path.rpartition("/")
-    entries = tuple(store.entries(above))
-    here = _Level(store, above, own, "", entries)
-    if parse_name(own).step is not None or any(
-        entry.kind == "directory" and parse_name(entry.name).step is not None for entry in entries
-    ):
+    here = _Level(store, above, own, "")
+    if parse_name(own).step is not None or around.order(store, above, series=False).tells_steps:
         return here
     parts = path.split("/")
     for at in range(len(parts) - 2, -1, -1):
         if parse_name(parts[at]).step is not None:
             above, tail = "/".join(parts[:at]), "/".join(parts[at + 1 :])
-            return _Level(store, above, parts[at], tail, tuple(store.entries(above)))
+            return _Level(store, above, parts[at], tail)
     url, tail = store.url, path
     for _ in range(_UPWARDS):
         parent, name = split(url)
@@ -169,9 +157,10 @@ def _level(store: Store, path: str) -> _Level:
         if parse_name(name).step is not None:
             try:
                 outer = open_store(parent)
-                return _Level(outer, "", name, tail, tuple(outer.entries()))
+                around.entries(outer, "")
             except StorageError:
                 break  # it may be read no further up
+            return _Level(outer, "", name, tail)
         url, tail = parent, f"{name}/{tail}"
     return here
 

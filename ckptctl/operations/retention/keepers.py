@@ -14,6 +14,7 @@ from ckptctl.operations.catalog.list import Row
 from ckptctl.operations.place import Place, read_checkpoint
 from ckptctl.operations.retention.contents import Contents
 from ckptctl.operations.retention.policy import Policy
+from ckptctl.operations.surroundings import Surroundings
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verdict, verify
 from ckptctl.storage import Store
@@ -92,6 +93,7 @@ class _Count:
     def __init__(self, store: Store, policy: Policy) -> None:
         self._store, self._policy = store, policy
         self._tensors: dict[str, frozenset[str]] = {}
+        self._around = Surroundings()
 
     def count(self, members: Sequence[Subject]) -> Subject | None:
         """Mark what counts, from the newest on, and return the newest that does."""
@@ -102,9 +104,9 @@ class _Count:
         for place, subject in enumerate(members):
             bare = subject.row.state is State.COMPLETE and self._policy.verify != "quick"
             full = bare or self._policy.full(newest=newest is None)
-            subject.problem = _problem(self._store, subject, full=full) or self._lacking(
-                subject, members[place + 1 :]
-            )
+            subject.problem = _problem(
+                self._store, subject, self._around, full=full
+            ) or self._lacking(subject, members[place + 1 :])
             if subject.problem:
                 if subject.row.state is not State.QUARANTINED:
                     passed.append(subject)
@@ -142,7 +144,7 @@ class _Count:
         return self._tensors[name]
 
 
-def _problem(store: Store, subject: Subject, *, full: bool) -> str:
+def _problem(store: Store, subject: Subject, around: Surroundings, *, full: bool) -> str:
     """Say why a checkpoint does not count as kept; empty where it is proven."""
     row, place = subject.row, subject.place
     if row.linked:
@@ -153,7 +155,7 @@ def _problem(store: Store, subject: Subject, *, full: bool) -> str:
         return "it is not committed, and `quick` looks at nothing that proves its content"
     options = Options(quick=not full, sizes_only=not full, ignore=_ELSEWHERE)
     try:
-        found = verify(store, place, options=options)
+        found = verify(store, place, options=options, around=around)
     except CkptctlError as error:
         return str(error)
     suspect = found.verdict is Verdict.SUSPECT and found.doubt is None

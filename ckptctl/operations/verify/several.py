@@ -12,6 +12,7 @@ from ckptctl.model.result.answer import Answer
 from ckptctl.model.result.plain import PATH
 from ckptctl.model.result.verdict import Verdict
 from ckptctl.operations.progress import Progress
+from ckptctl.operations.surroundings import Surroundings
 from ckptctl.operations.target import Named, open_target, text_of
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.verify import Verification, verify
@@ -78,8 +79,9 @@ def verify_all(
             kind = type(error).__name__
             failures.append(Failure(text_of(path), kind, str(error), error.exit_code))
             continue
+        around = Surroundings()
         for place in target.places:
-            result = verify(target.store, place, options=options, progress=progress)
+            result = verify(target.store, place, options=options, progress=progress, around=around)
             results.append(result)
             if each is not None:
                 each(result)

@@ -14,6 +14,7 @@ from ckptctl.model.result.verdict import Verdict
 from ckptctl.operations.located import Located
 from ckptctl.operations.place import Place, not_read
 from ckptctl.operations.progress import Progress
+from ckptctl.operations.surroundings import Surroundings
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.stages import run_stages
 from ckptctl.operations.verify.verdict import judge
@@ -90,13 +91,14 @@ def verify(
     options: Options | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
+    around: Surroundings | None = None,
 ) -> Verification:
     """Verify one checkpoint; whatever is wrong with it is in the report, never an exception.
 
-    Where it has a manifest, the digests in it prove the content, and a file that fails them is
+    Whoever verifies many of one root says by ``around`` that what lies around is listed once. Where it has a manifest, the digests in it prove the content, and a file that fails them is
     looked at item by item to say what is lost; elsewhere the CRC of each record must do.
     """
-    located = Located(store, place)
+    located = Located(store, place, around or Surroundings())
     if not place.problem and not place.readable and place.format:
         return _unexamined(located, Verdict.NOT_EXAMINED, not_read(place))
     if place.problem:
