@@ -21,6 +21,7 @@ _REUSED = (
     "nothing, if the trainer uses one metadata for several saves: it fits these files; else compare "
     "with `ckptctl diff`"
 )
+_FROZEN = "parameters frozen or added later could look like this"
 _COUNTS_STEPS = pattern(r"step|iter", re.IGNORECASE)
 
 
@@ -84,9 +85,10 @@ def suspected(context: Context, _: None) -> Iterator[Hit]:
     for one in found.dissents:
         if one.level is Level.LIKELY and one.file not in said:
             said.add(one.file)
+            tied = any(stamp.scheme for stamp in one.stamps)
+            why = "what started over looks like this too" if tied else _FROZEN
             yield Hit(
-                f"{votes([one.file])} {one.step} ({what([one])}), {others(found, one.step)}; "
-                "parameters frozen or added later could look like this",
+                f"{votes([one.file])} {one.step} ({what([one])}), {others(found, one.step)}; {why}",
                 _where([one.file]),
             )
     for placed in found.placed:

@@ -15,6 +15,7 @@ from ckptctl.provenance.consensus import Consensus, Dissent, Support, consensus,
 from ckptctl.provenance.counters import Stamp
 from ckptctl.provenance.evidence import Evidence, FileStep, Identity, Source
 from ckptctl.provenance.peers import PeerView, keeps_pace, odd_times, peer_views, supports
+from ckptctl.provenance.restarts import settled
 from ckptctl.provenance.similarity import Alike, Home, Proof, Tie, compare, home_of
 from ckptctl.provenance.tears import Tear, tears
 
@@ -98,7 +99,8 @@ class Assessment:
         """Files that contradict the rest by what they count."""
         stamps = self.stamps
         confined = _confinement(self._checkpoint.items, stamps)
-        return dissents(stamps, self.common, confined=confined, support=self._support)
+        found = dissents(stamps, self.common, confined=confined, support=self._support)
+        return settled(found, stamps, self.evidence.neighbours)
 
     @cached_property
     def tears(self) -> list[Tear]:

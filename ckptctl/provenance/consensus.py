@@ -139,11 +139,11 @@ def dissents(
     every = list(stamps)
     optimizer = sum(stamp.kind is Kind.OPTIMIZER for stamp in every)
     frozen = _frozen(every, common)
-    apart = _apart(every)
+    parted = apart(every)
     found: list[Dissent] = []
     for own in _units(every, common):
         files = frozenset(stamp.file for stamp in own)
-        one = _weigh(own, files, common, common.step, optimizer, confined, frozen, apart)
+        one = _weigh(own, files, common, common.step, optimizer, confined, frozen, parted)
         if one is None:
             continue
         other = support(files, one.step, one.common)
@@ -191,7 +191,7 @@ def _frozen(stamps: list[Stamp], common: Consensus) -> set[int]:
     }
 
 
-def _apart(stamps: list[Stamp]) -> frozenset[str]:
+def apart(stamps: list[Stamp]) -> frozenset[str]:
     """Return the shared ways of counting in which all of the optimizer says one and companions another.
 
     A frozen parameter explains only that some of the optimizer's steps are others.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cases import accepting, choosing, companions, deleting, evidence, reshaping, sealing
+from cases import accepting, choosing, companions, deleting, evidence, reshaping, restarts, sealing
 from cases.frame import Case, below, fact, names_of, snapshot, target
 from support.cli import Ended, make_old, run
 
@@ -24,6 +24,7 @@ SECTIONS = {
     "reshaping": reshaping.CASES,
     "companions": companions.CASES,
     "evidence": evidence.CASES,
+    "restarts": restarts.CASES,
 }
 ROWS = [
     pytest.param(case, id=f"{section}: {name}")

@@ -15,6 +15,7 @@ from ckptctl.operations.provenance.siblings import named_part
 from ckptctl.operations.verify.options import Options
 from ckptctl.provenance.counters import RunMark, Stamp
 from ckptctl.provenance.evidence import Evidence, Identity, Source
+from ckptctl.provenance.restarts import untied
 from ckptctl.provenance.tears import torn_at
 from ckptctl.words import listed
 
@@ -56,7 +57,7 @@ def gather(
             collected.summaries,
             workers=options.workers,
             numbers=not options.quick and options.asks("exchanged-shards"),
-            torn=stamps if torn_at(stamps) else (),
+            counted=stamps if torn_at(stamps) else untied(stamps),
             older_than=declared if options.asks("shrunken-checkpoint") else None,
         )
     return Evidence(

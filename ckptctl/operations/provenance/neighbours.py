@@ -49,17 +49,17 @@ def neighbours_of(
     *,
     workers: int | None = 1,
     numbers: bool = False,
-    torn: Iterable[Stamp] = (),
+    counted: Iterable[Stamp] = (),
     older_than: int | None = None,
 ) -> Compared:
     """Compare a checkpoint with up to four others of its root, the nearest by step and in content.
 
     ``summaries`` are those that were picked up of its own items; with ``numbers`` those of a few
-    items are read here and there. ``torn`` are steps that look as if a save had been taken while the
-    optimizer took one; others are asked for theirs. What cannot be read of another
+    items are read here and there. ``counted`` are steps that contradict each other; the others are asked for
+    theirs. What cannot be read of another
     checkpoint is said in its ``problem``; nothing is raised for it.
     """
-    stamps = tuple(torn)
+    stamps = tuple(counted)
     most = max(1, min(MOST_NEIGHBOURS, _MOST_OPENED // max(1, len(context.present))))
     found: list[Neighbour] = []
     every, lacking = Siblings(), Lacking()
