@@ -42,7 +42,8 @@ def settled(
 def _level(one: Dissent, said: Sequence[Stamp], asked: Sequence[Neighbour]) -> Level | None:
     optimizer = any(stamp.kind is Kind.OPTIMIZER for stamp in said)
     schemes = {stamp.scheme for stamp in said}
-    stale = fresh = known = False
+    stale = known = later = False
+    last: int | None = None
     for other in asked:
         ours, theirs = _sides(other.stamps, schemes, optimizer=optimizer)
         if not ours or not theirs:
@@ -51,17 +52,20 @@ def _level(one: Dissent, said: Sequence[Stamp], asked: Sequence[Neighbour]) -> L
             return None  # it is so there too
         known = True
         stale |= one.step in ours
+        if one.step in ours and one.file in other.alike:
+            return Level.CERTAIN
         if other.step is not None and other.step < one.common:
-            fresh |= one.common - other.step == one.step
-        elif other.step is not None and other.step > one.common:
-            return Level.CERTAIN  # a later one counts on as if nothing had started over
+            last = other.step if last is None else max(last, other.step)
+        later |= other.step is not None and other.step > one.common
     if not known:
         multiple = one.common > 0 and one.step > one.common and one.step % one.common == 0
         harmless = multiple or abs(one.step - one.common) == 1
         return Level.POSSIBLE if harmless else Level.LIKELY
-    if stale:
+    if stale:  # what started over after the last one that agrees may have come as far by now
+        fresh = not later and last is not None and one.common - last == one.step
         return Level.LIKELY if fresh else Level.CERTAIN
-    return Level.POSSIBLE
+    # a later one that counts on as if nothing had started over is of another attempt, or this is mixed
+    return Level.LIKELY if later else Level.POSSIBLE
 
 
 def _sides(
