@@ -36,7 +36,10 @@ ITEM_CHECKS: tuple[Check[ItemSeen], ...] = (
     *companions.ITEM_CHECKS,
     *content.CHECKS,
 )
-"""Asked of each item as its bytes are."""
+"""Asked of each item as its bytes are, and of tensors that are passed alike once for all of them.
+
+So of a tensor they look at nothing but dtype, box, records and pickle; ``formats/items/templates.py``.
+"""
 
 OBJECT_CHECKS = items.OBJECT_CHECKS
 """Asked once all objects have been looked at."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from ckptctl.checks import ITEM_CHECKS
 from ckptctl.crc import crc32
 from ckptctl.errors import MalformedData
 from ckptctl.formats.items import templates as module
@@ -264,6 +265,11 @@ def test_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch, tensor: Tensor) -
     other = Tensor(tensor.datas)
     other.taught()
     assert not other.templates.forms
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "_MOST_TEMPLATES", 0)
+    third = Tensor(tensor.datas)
+    third.taught()
+    assert [form.templates for form in third.templates.forms.values()] == [()]
 
 
 def test_what_never_makes_a_template_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,3 +351,22 @@ def test_items_are_copied_whole_and_the_damaged_one_is_named(tensor: Tensor) -> 
                 source.copy(items, out)
                 assert bytes(out) == data[items[0].offset : items[-1].end]
             assert not source.unchecked
+
+
+def test_no_check_of_items_looks_at_more_than_a_template_holds_constant() -> None:
+    """A check that is added must judge by dtype, box, records and pickle alone, or items are spared.
+
+    What an item is called, and where it lies, differs among those that are passed alike.
+    """
+    assert {check.id for check in ITEM_CHECKS} == {
+        "item-structure",
+        "unsafe-item",
+        "too-large-item",
+        "too-deep-item",
+        "item-mismatch",
+        "oversized-storage",
+        "unstable-read",
+        "misplaced-file",  # of files beside the tensors, which are never passed alike
+        "checksum",
+        "stored-checksum",
+    }

@@ -25,8 +25,10 @@ from ckptctl.model.observation import ItemSeen, Payload, RecordSeen, ValuesSeen
 _LARGEST = 16 << 10
 """Bytes around a payload, of which a copy is kept."""
 
-_MOST_FORMS = 2048
-_MOST_EACH = 4
+_MOST_FORMS, _MOST_TEMPLATES = 1 << 14, 1 << 11
+"""How many forms are remembered, and templates of all of them: a few megabytes."""
+
+_MOST_EACH = 8
 _MOST_TRIES = 16
 _ID, _HALF = ".data/serialization_id", 20
 _ORDER = "byteorder"
@@ -126,6 +128,7 @@ class Templates:
         """Begin with none; ``key`` tells which items may be alike."""
         self.key = key
         self.forms: dict[Hashable, _Form] = {}
+        self._count = 0
 
     def learn(self, seen: ItemSeen, data: ItemBytes, cast: tuple[str, str] | None = None) -> None:
         """Take an item that passed; a template is made where another one like it has passed before."""
@@ -136,10 +139,16 @@ class Templates:
         if known is None:
             if len(self.forms) < _MOST_FORMS:
                 self.forms[key] = _Form()  # what comes only once is not worth the trouble
-        elif known.tries < _MOST_TRIES and len(known.templates) < _MOST_EACH:
+        elif (
+            known.tries < _MOST_TRIES
+            and len(known.templates) < _MOST_EACH
+            and self._count < _MOST_TEMPLATES
+        ):
             template = template_of(seen, data, cast)
-            known.tries += template is None
-            if template is not None:
+            if template is None:
+                known.tries += 1
+            else:
+                self._count += 1
                 known.templates = (*known.templates, template)
 
 
