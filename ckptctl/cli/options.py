@@ -67,7 +67,7 @@ Workers = Annotated[
         min=1,
         max=256,
         envvar="CKPTCTL_WORKERS",
-        help="Threads that read.  [default: CPUs, to 8]",
+        help="Threads that read.  [default: CPUs, to 8; 64 over a network]",
     ),
 ]
 Required = Annotated[

@@ -22,6 +22,7 @@ from listing import listing
 from measure import Row, Settings, markdown, precompile, put, table
 from publishing import publishing
 from reading import reading
+from remote import remote
 from starting import starting
 from transforming import cutting, transforming
 from valuing import valuing
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[Settings], list[Row]]] = {
     "diff": diffing,
     "transforming": transforming,
     "cuts": cutting,
+    "remote": remote,
 }
 
 

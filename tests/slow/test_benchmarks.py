@@ -16,7 +16,7 @@ MARKS = ("<!-- measured -->", "<!-- end of measured -->")
 RUN = ROOT / "tests" / "benchmarks" / "run.py"
 NAMES = (
     "start", "list", "growth", "metadata", "quick", "items", "content", "publishing", "values", "diff",
-    "transforming", "cuts",
+    "transforming", "cuts", "remote",
 )  # fmt: skip
 
 
