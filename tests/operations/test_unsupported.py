@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 import types
@@ -199,3 +200,32 @@ def test_the_samples_that_hold_whole_models_are_not_damaged() -> None:
         pytest.skip("no samples here")
     for path in sorted(folder.glob("*.pt")):
         assert run("digest", path).code in (0, 5), path
+
+
+def test_a_flag_of_a_later_torch_is_no_damage(tmp_path: Path) -> None:
+    """Torch passes over flags that it does not know, and a later one may not."""
+    path = tmp_path / "step-3"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.save({"w": torch._neg_view(torch.ones(4))}, checkpoint_id=str(path), no_dist=True)
+    (shard,) = path.glob("*.distcp")
+    data = shard.read_bytes()
+    old = io.BytesIO(data)
+    reader = torch._C.PyTorchFileReader(old)
+    out = io.BytesIO()
+    writer = torch._C.PyTorchFileWriter(out)
+    for name in reader.get_all_records():
+        if not name.startswith((".data", "version")):
+            record = reader.get_record(name).replace(
+                b"X\x03\x00\x00\x00neg", b"X\x03\x00\x00\x00new"
+            )
+            writer.write_record(name, record, len(record))
+    writer.write_end_of_file()
+    shard.write_bytes(out.getvalue())
+    with damage.edited(path) as metadata:
+        (place,) = metadata.storage_data.values()
+        place.length = len(out.getvalue())
+    assert run("verify", path).code == 0
+    ended = run("digest", path)
+    assert ended.code == 5
+    assert "its flag new is not known" in ended.stderr

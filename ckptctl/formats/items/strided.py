@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from ckptctl.crc import crc32
-from ckptctl.errors import MalformedData
+from ckptctl.errors import MalformedData, Unsupported
 from ckptctl.model.checkpoint import Item, Stored
 from ckptctl.storage import Reader
 
@@ -54,7 +54,7 @@ def rearranged(reader: Reader, item: Item, stored: Stored, width: int) -> bytes:
     out = np.ascontiguousarray(view)
     unknown = set(stored.flags) - {"conj", "neg"}
     if unknown:
-        raise MalformedData(f"{item.path}: {item.fqn}: its flag {unknown.pop()} is not known")
+        raise Unsupported(f"{item.path}: {item.fqn}: its flag {unknown.pop()} is not known")
     if stored.flags:
         out = out.copy()
     sign = np.array(1 << (part * 8 - 1), f"<u{part}")
