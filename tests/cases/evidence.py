@@ -608,4 +608,54 @@ BESIDE: list[Case] = [
 ]
 
 
-CASES: list[Case] = [*STEPS, *MEANT, *BESIDE]
+def of_ranks(*ranks: tuple[str, str, int]) -> Build:
+    """Save what several ranks hold: for each its optimizer, the first word of its keys, the steps."""
+
+    def build(root: Path) -> None:
+        target = root / "step-100"
+        whole = None
+        for rank, (optimizer, model, taken) in enumerate(ranks):
+            steps = {f"{model}.layers.{rank}.{n}": taken for n in range(4)}
+            progress = None if rank else 100
+            writes_state(100, steps, progress=progress, optimizer=optimizer, name="part")(root)
+            part = metadata_of(root / "part")
+            for place in part.storage_data.values():
+                place.relative_path = f"__{rank}_0.distcp"
+            if whole is None:
+                target.mkdir()
+                whole = part
+            whole.state_dict_metadata |= part.state_dict_metadata
+            whole.storage_data = {**part.storage_data, **whole.storage_data}
+            whole.planner_data |= part.planner_data
+            (root / "part/__0_0.distcp").rename(target / f"__{rank}_0.distcp")
+            shutil.rmtree(root / "part")
+        write_metadata(target, whole)
+
+    return build
+
+
+ACTOR, CRITIC = ("optimizer.actor", "actor", 100), ("optimizer.critic", "critic", 140)
+MERGED = (("optimizer", "actor", 100), ("optimizer", "critic", 140))
+RANKS: list[Case] = [
+    quiet("a critic of another step on ranks of its own", of_ranks(ACTOR, ACTOR, CRITIC, CRITIC)),
+    quiet("a critic of another step on one rank of its own", of_ranks(ACTOR, ACTOR, CRITIC)),
+    quiet(
+        "a critic in the state of one optimizer",
+        of_ranks(MERGED[0], MERGED[0], MERGED[1], MERGED[1]),
+    ),
+    Case(
+        "a critic of another step is committed",
+        of_ranks(ACTOR, ACTOR, CRITIC, CRITIC),
+        ("commit", "{root}/step-100"),
+    ),
+    quiet(
+        "keys have the names of a wrapper",
+        each(
+            run(80, 90),
+            run(100, steps={f"_orig_mod.{name}": 100 for name in LAYERS}),
+        ),
+    ),
+]
+
+
+CASES: list[Case] = [*STEPS, *MEANT, *BESIDE, *RANKS]

@@ -5,6 +5,7 @@ As long as the one before has nothing more, no other is looked at.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ckptctl.completeness.classifier import Classifier
@@ -31,6 +32,7 @@ def lacking_beside(own: Checkpoint, known: Sequence[Sibling], step: int | None) 
     older = [one for one in known if one.step is not None and one.step < step]
     names: list[str] = []
     gone: dict[str, str] = {}
+    nearest: Checkpoint | None = None
     for one in older[:_MOST_OLDER]:
         other = _read(one)
         if other is None:
@@ -38,19 +40,33 @@ def lacking_beside(own: Checkpoint, known: Sequence[Sibling], step: int | None) 
         more = _missing(own, other)
         gone = more if not names else {key: gone[key] for key in gone if key in more}
         names.append(one.path)
+        nearest = nearest or other
         if not gone:
             return Lacking()
-    if not names:
+    if nearest is None:
+        return Lacking()
+    classes = Classifier(own)
+    gone = _not_renamed(own, classes, nearest, gone)
+    if not gone:
         return Lacking()
     newer = [one for one in known if one.step is not None and one.step > step]
     later = next((one.path for one in newer[:_MOST_NEWER] if _lacks_all(one, gone)), "")
     keys: dict[str, list[str]] = {}
     for fqn, component in gone.items():
         keys.setdefault(component, []).append(fqn)
-    left = {Classifier(own).component(fqn) for fqn in own.entries}
+    left = {classes.component(fqn) for fqn in own.entries}
     weights = left <= {"model", "other"} and "model" in left and "model" not in keys
     found = {component: tuple(sorted(fqns)) for component, fqns in keys.items()}
     return Lacking(tuple(names), found, export=weights, later=later)
+
+
+def _not_renamed(
+    own: Checkpoint, classes: Classifier, other: Checkpoint, gone: dict[str, str]
+) -> dict[str, str]:
+    """Leave out components that have as many keys of other names instead: of a wrapper, or a model."""
+    fresh = Counter(classes.component(fqn) for fqn in own.entries if fqn not in other.entries)
+    lost = Counter(gone.values())
+    return {fqn: name for fqn, name in gone.items() if fresh[name] < lost[name]}
 
 
 def _read(one: Sibling) -> Checkpoint | None:
