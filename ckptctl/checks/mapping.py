@@ -118,7 +118,7 @@ def _outside(context: Context, _: None) -> Iterator[Hit]:
 def _shared_bytes(context: Context, _: None) -> Iterator[Hit]:
     items = context.checkpoint.items
     for path, layout in context.layouts.items():
-        if layout.overlaps:
+        if layout.overlaps and path not in context.checkpoint.described:
             first, second = (items[i] for i in layout.overlaps[0])
             more = len(layout.overlaps) - 1
             yield Hit(
@@ -177,7 +177,7 @@ def _exchanged(context: Context, _: None) -> Iterator[Hit]:
     """Every writer lists a file's items together and by offset; a few that are not were moved."""
     items = context.checkpoint.items
     count = len(items)
-    if count < 2 or context.checkpoint.replicated:
+    if count < 2 or context.checkpoint.replicated or context.checkpoint.described:
         return
     if not all(layout.contiguous for layout in context.layouts.values()):
         return  # bytes lie where none should: that is no mere exchange, and has its own checks

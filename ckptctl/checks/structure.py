@@ -91,7 +91,12 @@ class Structure:
         return {p: files[p].size for p in self.layouts if p in files and files[p].is_file}
 
     def unlisted(self, path: str) -> list[tuple[int, int]]:
-        """Return the byte ranges of a file that is there which no item lies in."""
+        """Return the byte ranges of a file that is there which no item lies in.
+
+        Of a file that describes itself its reader has accounted for each byte.
+        """
+        if path in self.checkpoint.described:
+            return []
         layout, size = self.layouts[path], self.present[path]
         gaps = [(low, min(high, size)) for low, high in layout.gaps if low < size]
         return [*gaps, (layout.end, size)] if size > layout.end else gaps

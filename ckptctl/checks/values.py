@@ -30,7 +30,7 @@ _MANY = 1024
 _MOST_NAMES = 8
 
 _MASK = pattern(r"(?:mask|masked_bias|min_vals?|max_vals?)$")
-_SENTINEL = pattern(r"(?:^|_)(?:best|min|max|lowest|highest)(?:_|$)")
+_SENTINEL = pattern(r"(?:^|_)(?:best|kth|min|max|lowest|highest)(?:_|$)")
 
 _EARLIER = (
     "training was broken before this was saved: choose an earlier checkpoint that `ckptctl verify "

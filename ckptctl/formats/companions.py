@@ -35,7 +35,11 @@ _ALGORITHM = "sha256"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a layout knows of files by a pattern of their paths; the rest is as in ``Companion``."""
+    """What a layout knows of files by a pattern of their paths; the rest is as in ``Companion``.
+
+    What is in files that have a ``prefix`` is a part of the checkpoint's state, under that prefix: a
+    template, in which groups of the pattern may stand. A group ``rank`` is the rank that wrote one.
+    """
 
     pattern: str
     form: Form
@@ -43,6 +47,7 @@ class Rule:
     state: bool = True
     told: tuple[Told, ...] = ()
     needs: Mapping[str, tuple[type, ...]] = field(default_factory=dict)
+    prefix: tuple[str, ...] | None = None
 
     def of(self, path: str) -> Companion:
         """Describe one file."""

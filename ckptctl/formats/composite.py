@@ -1,7 +1,6 @@
-"""Checkpoints whose tensors lie in DCP directories that are parts of them.
+"""Checkpoints made of parts: DCP directories, files of ``torch.save``, safetensors.
 
-Each part is read as any other DCP directory; what frameworks put beside them stays in the list of
-files. A part without which nothing can be resumed, and which is not there, is a fault.
+Each part is read by itself; what frameworks put beside them stays in the list of files. A part without which nothing can be resumed, and which is not there, is a fault.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from ckptctl.dataclass import dataclass, replace
 from ckptctl.formats.base import Layout, Reads, StateSeen
 from ckptctl.formats.companions import Rule, companions_of, misfits
 from ckptctl.formats.dcp import reader
+from ckptctl.formats.files import holdings, problem_of, read_files
 from ckptctl.formats.layouts.dcp import Dcp
 from ckptctl.formats.parts import Read, below, unite
 from ckptctl.model.checkpoint import Checkpoint, Fault, FaultKind, File, rank_of
@@ -51,9 +51,14 @@ class Accompanied(Layout):
         self, store: Store, base: str, found: Checkpoint, files: Mapping[str, File]
     ) -> Checkpoint:
         """Add the companions to what was read of the tensors, and what is wrong with their names."""
-        companions = companions_of(
-            files, self.rules, tensors={*found.sources, *set(found.items.paths)}
-        )
+        held = holdings(files, self.rules)
+        tensors = {*found.sources, *found.items.paths}
+        tensors -= {one.path for one in held if not one.is_safetensors}
+        tensors |= {one.path for one in held if one.is_safetensors}
+        companions = companions_of(files, self.rules, tensors=tensors)
+        for one in held:
+            if one.path in companions:
+                companions[one.path] = replace(companions[one.path], prefix=one.prefix)
         absent = self.absent(store, base, files)
         more = (*absent, *misfits(companions, files))
         found = replace(found, companions=companions, faults=(*found.faults, *more))
@@ -108,7 +113,7 @@ class AccompaniedDcp(Accompanied, Dcp):
 
 
 class Composite(Accompanied):
-    """A layout with DCP directories as parts."""
+    """A layout with DCP directories as parts, or files by its rules."""
 
     reads = Reads.WHOLE
     parts: tuple[Part, ...] = ()
@@ -149,8 +154,9 @@ class Composite(Accompanied):
             )
             for name, part in there.items()
         ]
-        whole = unite(reader.NAME, files, found, faults)
-        return self.accompanied(store, base, whole, files) if there else whole
+        found += read_files(store, base, files, holdings(files, self.rules))
+        whole = unite(reader.NAME if there else self.name, files, found, faults)
+        return self.accompanied(store, base, whole, files) if found else whole
 
     def metadata(self, files: Iterable[str]) -> list[str]:
         """Return the metadata files of all parts."""
@@ -182,6 +188,10 @@ class Composite(Accompanied):
             seen = _DCP.state(store, at, below(files, name), known, check=check)
             if seen.state is not State.COMPLETE:
                 return StateSeen(seen.state, f"{name}: {seen.reason}")
+        for one in holdings(files, self.rules):
+            problem = problem_of(store, join(base, one.path), one)
+            if problem:
+                return StateSeen(State.INCOMPLETE, f"{one.path} {problem}")
         return self.with_companions(store, base, files, StateSeen(State.COMPLETE))
 
 

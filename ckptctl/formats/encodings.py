@@ -11,7 +11,10 @@ from collections.abc import Iterator, Sequence
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData
 from ckptctl.formats.base import Encoding, Region
+from ckptctl.formats.companions import LEGACY
+from ckptctl.formats.pickles.values import value_table
 from ckptctl.formats.safetensors.reader import SUFFIX, read_header
+from ckptctl.formats.torch import saved
 from ckptctl.formats.torch import zip as torchzip
 from ckptctl.model.checkpoint import Item
 from ckptctl.storage import Reader
@@ -23,8 +26,11 @@ class TorchZip(Encoding):
     name = "torch"
 
     def regions(self, reader: Reader, path: str) -> Iterator[Region]:
-        """Yield headers, records and the directory."""
-        yield from _zip(reader, path, 0, reader.size)
+        """Yield headers, records and the directory; of a legacy file the pickles and the storages."""
+        if reader.read(0, min(reader.size, len(LEGACY))) == LEGACY:
+            yield from _legacy(reader, path)
+        else:
+            yield from _zip(reader, path, 0, reader.size)
 
 
 class Safetensors(Encoding):
@@ -101,6 +107,17 @@ def _zip(reader: Reader, path: str, start: int, stop: int) -> Iterator[Region]:
         if head.size:  # a CRC of 0 over data means that none was recorded
             yield Region(path, start + data, start + end, kind, head.crc or None)
     yield Region(path, start + end, stop, "header")
+
+
+def _legacy(reader: Reader, path: str) -> Iterator[Region]:
+    end = 0
+    for place in sorted(saved.read(reader, value_table()).storages.values(), key=saved.start):
+        yield Region(path, end, place.start, "header")
+        end = place.start + place.size
+        if place.size:
+            yield Region(path, place.start, end, "payload")
+    if end < reader.size:
+        yield Region(path, end, reader.size, "header")
 
 
 def encoding_of(path: str, items: Sequence[Item] = ()) -> Encoding:

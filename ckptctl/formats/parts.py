@@ -11,7 +11,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ckptctl.dataclass import dataclass, replace
-from ckptctl.model.checkpoint import Checkpoint, Entry, Fault, File, Items, SaveIdentity, Stored
+from ckptctl.model.checkpoint import (
+    Checkpoint,
+    Entry,
+    Fault,
+    File,
+    Item,
+    Items,
+    SaveIdentity,
+    Stored,
+)
 from ckptctl.model.geometry import Shape
 from ckptctl.model.paths import join
 
@@ -45,6 +54,8 @@ def unite(
     transforms: dict[int, tuple[str, ...]] = {}
     stored: dict[int, Stored] = {}
     values: dict[str, object] = {}
+    value_files: dict[str, tuple[str, ...]] = {}
+    copies: list[Item] = []
     shared: dict[str, str] = {}
     found = list(faults)
     for part in parts:
@@ -62,6 +73,13 @@ def unite(
         transforms.update({base + i: one for i, one in own.items.transforms.items()})
         stored.update({base + i: one for i, one in own.items.stored.items()})
         values.update({names[key]: value for key, value in own.values.items()})
+        value_files.update(
+            {names[key]: tuple(map(part.place, at)) for key, at in own.value_files.items()}
+        )
+        copies += [
+            replace(one, fqn=names.get(one.fqn, one.fqn), path=part.place(one.path))
+            for one in own.copies
+        ]
         shared.update({names[key]: names[other] for key, other in own.shared.items()})
         fqns.extend(names.get(key, key) for key in own.items.fqns)
         origins.extend(own.items.origins)
@@ -87,6 +105,9 @@ def unite(
         faults=tuple(found),
         replicated=any(part.checkpoint.replicated for part in parts),
         values=values,
+        value_files=value_files,
+        copies=Items.of(copies),
+        described=frozenset(part.place(at) for part in parts for at in part.checkpoint.described),
         shared=shared,
     )
 

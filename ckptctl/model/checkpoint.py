@@ -303,7 +303,10 @@ class Checkpoint:
     ``sources`` are the metadata files it was read from. ``faults`` hold what was wrong with them.
     With ``replicated``, several items may hold the same box: each rank saved its own copy.
     ``paths_in_state`` maps a key to its path in the nested state dict, where the format keeps it.
-    ``values`` holds values that the metadata itself has, which are no items. ``shared`` maps a
+    ``values`` holds values that the metadata itself has, which are no items, ``value_files`` the
+    files that each lies in. ``described`` are files that describe all their own bytes, so that what
+    lies between items is no gap. ``copies`` are items of further ranks, equal to those in ``items``.
+    ``shared`` maps a
     tensor to the one listed before it that is the very same view of a storage. ``companions`` are
     the files beside the tensors that are parts of it too, ``tied`` the counters among the tensors that
     count as its companions do.
@@ -320,6 +323,9 @@ class Checkpoint:
     faults: tuple[Fault, ...] = ()
     replicated: bool = False
     values: Mapping[str, object] = field(default_factory=dict)
+    value_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    described: frozenset[str] = frozenset()
+    copies: Items = field(default_factory=Items)
     shared: Mapping[str, str] = field(default_factory=dict)
     companions: Mapping[str, Companion] = field(default_factory=dict)
     tied: frozenset[Kind] = frozenset()
@@ -328,6 +334,10 @@ class Checkpoint:
     def readable(self) -> bool:
         """True if the metadata could be read at all."""
         return bool(self.sources)
+
+    def enclosed(self, path: str) -> bool:
+        """Tell whether items lie in a file that is one thing: it is looked at as a whole."""
+        return path in self.described and path in self.companions
 
     @property
     def problems(self) -> tuple[Fault, ...]:

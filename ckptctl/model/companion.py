@@ -51,7 +51,8 @@ class Companion:
 
     ``holds`` is what is lost with it. What is not ``known`` is only named like such a file, so that
     what does not fit in it is no damage. ``state`` moves on from save to save. ``needs`` are keys
-    that have to be there, with the types of what they hold.
+    that have to be there, with the types of what they hold. What lies below ``prefix`` in the
+    checkpoint's state is this file's, where it is read as a part of the state.
     """
 
     path: str
@@ -61,3 +62,4 @@ class Companion:
     state: bool = True
     told: tuple[Told, ...] = ()
     needs: Mapping[str, tuple[type, ...]] = field(default_factory=dict)
+    prefix: tuple[str, ...] = ()

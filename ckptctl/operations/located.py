@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ckptctl.dataclass import dataclass, field
+from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.model.checkpoint import Checkpoint, Fault, FaultKind, File
+from ckptctl.model.finding import Location
 from ckptctl.model.paths import join
 from ckptctl.operations.place import Place, address, read_checkpoint
 from ckptctl.operations.surroundings import Surroundings
@@ -63,4 +64,11 @@ class Located:
         """
         if not self.place.format:  # a directory that is only named like a checkpoint
             return Checkpoint("", {}, faults=(_REMAINS,))
-        return read_checkpoint(self.store, self.place)
+        found = read_checkpoint(self.store, self.place)
+        said = {fault.where.file for fault in found.faults}
+        lacking = tuple(
+            Fault(FaultKind.MISSING_FILE, "it is not there", Location(file=name))
+            for name in self.place.lacks
+            if name not in said and name not in found.files
+        )
+        return replace(found, faults=(*found.faults, *lacking)) if lacking else found

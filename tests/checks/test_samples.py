@@ -24,6 +24,7 @@ from ckptctl.storage import open_store
 from conftest import FIXTURES
 from support.samples import (
     BROKEN,
+    BROKEN_FILES,
     FIXTURE_CASES,
     FOR_SOME_RANKS,
     HALF_DELETED,
@@ -31,6 +32,7 @@ from support.samples import (
     INDISTINGUISHABLE,
     MIXED,
     MIXED_FROM,
+    OF_FILES,
 )
 
 
@@ -46,9 +48,33 @@ def checkpoints_below(root: Path) -> set[str]:
 
 
 def test_no_sample_is_left_out(samples: Path) -> None:
-    named = {*HEALTHY, *INDISTINGUISHABLE, MIXED, *BROKEN, *HALF_DELETED}
-    assert len(named) == len([*HEALTHY, *INDISTINGUISHABLE, MIXED, *BROKEN, *HALF_DELETED])
-    assert checkpoints_below(samples) == named
+    of_dcp = [*HEALTHY, *INDISTINGUISHABLE, MIXED, *BROKEN, *HALF_DELETED]
+    named = [*of_dcp, *OF_FILES, *BROKEN_FILES]
+    assert len(set(named)) == len(named)
+    assert checkpoints_below(samples) == set(named)
+
+
+def beside_its_run(samples: Path, case: str) -> Verification:
+    """Verify a checkpoint of files, or of a directory, in the directory that it lies in."""
+    folder, _, name = case.rpartition("/")
+    store = open_store(samples / folder)
+    (place,) = [one for one in find(store) if one.path == name]
+    return verify(store, place)
+
+
+@pytest.mark.parametrize("case", OF_FILES)
+def test_whole_samples_of_files_are_not_accused(samples: Path, case: str) -> None:
+    verification = beside_its_run(samples, case)
+    assert verification.good
+    worst = verification.report.worst()
+    assert worst is None or worst is Severity.NOTE, verification.report.findings
+
+
+@pytest.mark.parametrize("case", BROKEN_FILES)
+def test_broken_samples_of_files_are_told(samples: Path, case: str) -> None:
+    verification = beside_its_run(samples, case)
+    assert verification.verdict is Verdict.FINDINGS
+    assert {finding.check for finding in verification.report.findings} == BROKEN_FILES[case]
 
 
 def test_no_fixture_is_left_out() -> None:
@@ -158,11 +184,7 @@ def test_a_half_deleted_step_is_incomplete(samples: Path) -> None:
     "root",
     [
         "megatron/v0.19_torch_legacy_tp2dp2_distopt",
-        "torch/ddp_torchsave_w2",
-        "hf/trainer_ddp2",
-        "hf/trainer_single",
         "deepspeed/zero1_dp2_bf16",
-        "verl/fsdp2_w2",
     ],
 )
 def test_what_other_writers_left_whole_is_not_accused(samples: Path, root: str) -> None:

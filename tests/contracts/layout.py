@@ -14,14 +14,17 @@ from typing import Any, ClassVar
 import pytest
 
 from ckptctl.formats import registry
-from ckptctl.formats.base import Layout, Reads
+from ckptctl.formats.base import Encoding, Layout, Reads
 from ckptctl.formats.encodings import encoding_of
 from ckptctl.model.checkpoint import Item, TensorEntry
+from ckptctl.model.paths import join
 from ckptctl.operations.content.digest import digest_content
 from ckptctl.operations.content.open import open_tensors
 from ckptctl.operations.find import find
 from ckptctl.storage import open_store
 from support.cli import Ended, run
+
+TORCH = (".pt", ".pth", ".bin", ".ckpt")
 
 
 class LayoutContract:
@@ -31,9 +34,19 @@ class LayoutContract:
     needs_crcs: ClassVar[bool] = True
     """False for a layout that records no CRC, where only a manifest proves content."""
 
+    without_it: ClassVar[int] = 10
+    """The exit code where the file that holds most is not there."""
+
+    template: ClassVar[str] = "step-{}"
+    """What its checkpoints are called: directories, or files where it is one for each."""
+
     def write(self, path: Path, step: int) -> None:
         """Write a healthy checkpoint."""
         raise NotImplementedError
+
+    def name(self, step: int) -> str:
+        """Return the name of a checkpoint."""
+        return self.template.format(step)
 
     @pytest.fixture
     def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -41,7 +54,7 @@ class LayoutContract:
             monkeypatch.setattr(registry, "LAYOUTS", (*registry.LAYOUTS, self.layout))
         root = tmp_path / "run"
         for step in (8, 12):
-            self.write(root / f"step-{step}", step)
+            self.write(root / self.name(step), step)
         return root
 
     def payload(self, path: Path) -> tuple[Path, int]:
@@ -51,14 +64,19 @@ class LayoutContract:
         found: list[tuple[int, Path, int]] = []
         files = place.files(store)
         for name, items in self.items(path).items():
-            with store.open(f"{path.name}/{name}") as reader:
-                for region in encoding_of(name, items).regions(reader, name):
+            with store.open(join(place.base, name)) as reader:
+                for region in self.encoding(name, items).regions(reader, name):
                     if region.kind == "payload":
                         size = region.stop - region.start
-                        found.append((size, path / name, region.start + size // 2))
+                        file = path.parent / place.base / name
+                        found.append((size, file, region.start + size // 2))
         assert files and found
         _, file, position = max(found)
         return file, position
+
+    def encoding(self, name: str, items: list[Item]) -> Encoding:
+        """Return how a file is written: by its name, or by what the metadata says of it."""
+        return encoding_of(name, [] if name.endswith(TORCH) else items)
 
     def items(self, path: Path) -> dict[str, list[Item]]:
         opened = open_tensors(str(path))
@@ -78,24 +96,28 @@ class LayoutContract:
 
     def test_one_row_per_checkpoint_in_numeric_order(self, root: Path) -> None:
         rows = find(open_store(str(root)))
-        assert [(one.path, one.name.step) for one in rows] == [("step-8", 8), ("step-12", 12)]
+        assert [(one.path, one.name.step) for one in rows] == [
+            (self.name(8), 8),
+            (self.name(12), 12),
+        ]
         assert {one.format for one in rows} == {self.layout.name}
         assert self.run("list", root).stdout.count("complete") == 2
 
     def test_show_lists_what_is_inside(self, root: Path) -> None:
-        ended = self.run("show", root / "step-12")
+        ended = self.run("show", root / self.name(12))
         assert ended.code == 0
         assert self.layout.title in ended.stdout
-        assert self.run("show", root / "step-12", "--tensors").code == 0
-        assert self.run("show", root / "step-12", "--objects").code == 0
+        assert self.run("show", root / self.name(12), "--tensors").code == 0
+        assert self.run("show", root / self.name(12), "--objects").code == 0
 
     def test_every_byte_has_one_region(self, root: Path) -> None:
-        path = root / "step-12"
+        path = root / self.name(12)
+        base = path if path.is_dir() else root
         for name, items in self.items(path).items():
-            with open_store(str(path)).open(name) as reader:
+            with open_store(str(base)).open(name) as reader:
                 data = reader.read(0, reader.size)
                 end = 0
-                for region in encoding_of(name, items).regions(reader, name):
+                for region in self.encoding(name, items).regions(reader, name):
                     assert (region.path, region.start) == (name, end)
                     assert region.stop > region.start
                     end = region.stop
@@ -106,55 +128,53 @@ class LayoutContract:
     # -- verify, audit
 
     def test_a_healthy_one_verifies(self, root: Path) -> None:
-        ended = self.run("verify", root / "step-12")
+        ended = self.run("verify", root / self.name(12))
         assert ended.code == 0, ended.stdout
         assert "error" not in ended.stdout
         assert "model" in ended.stdout  # the audit's line
 
     def test_a_flipped_bit_is_found(self, root: Path) -> None:
-        file, position = self.payload(root / "step-12")
+        file, position = self.payload(root / self.name(12))
         flip(file, position)
-        ended = self.run("verify", root / "step-12")
+        ended = self.run("verify", root / self.name(12))
         if self.needs_crcs:
             assert ended.code == 10, ended.stdout
             assert "checksum" in ended.stdout
-        assert self.run("verify", root / "step-8").code == 0
+        assert self.run("verify", root / self.name(8)).code == 0
 
     def test_a_file_that_is_cut_or_gone_is_found(self, root: Path) -> None:
-        file, _ = self.payload(root / "step-12")
+        file, _ = self.payload(root / self.name(12))
         with file.open("r+b") as stream:
             stream.truncate(file.stat().st_size - 1)
-        assert self.run("verify", root / "step-12").code == 10
+        assert self.run("verify", root / self.name(12)).code == 10
         assert "incomplete" in self.run("list", root).stdout
         file.unlink()
-        assert self.run("verify", root / "step-12").code == 10
+        assert self.run("verify", root / self.name(12)).code == self.without_it
 
     def test_values_are_looked_at(self, root: Path) -> None:
-        ended = self.run("verify", root / "step-12", "--values")
+        ended = self.run("verify", root / self.name(12), "--values")
         assert ended.code == 0, ended.stdout
 
     # -- content
 
     def test_a_digest_is_that_of_the_content(self, root: Path, tmp_path: Path) -> None:
-        content = digest_content(open_tensors(str(root / "step-12")))
+        content = digest_content(open_tensors(str(root / self.name(12))))
         assert content.tensors and not content.problems
-        shutil.copytree(root / "step-12", tmp_path / "elsewhere" / "step-12")
-        again = digest_content(open_tensors(str(tmp_path / "elsewhere" / "step-12")))
+        again = digest_content(open_tensors(str(copied(root / self.name(12), tmp_path))))
         assert again.tensors_digest == content.tensors_digest
-        other = digest_content(open_tensors(str(root / "step-8")))
+        other = digest_content(open_tensors(str(root / self.name(8))))
         assert other.tensors_digest != content.tensors_digest
 
     def test_diff_tells_the_same_from_another(self, root: Path, tmp_path: Path) -> None:
-        shutil.copytree(root / "step-12", tmp_path / "elsewhere" / "step-12")
-        same = self.run("diff", root / "step-12", tmp_path / "elsewhere" / "step-12")
+        same = self.run("diff", root / self.name(12), copied(root / self.name(12), tmp_path))
         assert same.code == 0, same.stdout
-        assert self.run("diff", root / "step-12", root / "step-8").code == 10
+        assert self.run("diff", root / self.name(12), root / self.name(8)).code == 10
 
     def test_convert_writes_what_is_read(self, root: Path, tmp_path: Path) -> None:
         out = tmp_path / "out"
-        ended = self.run("convert", root / "step-12", "--to", "safetensors", "--out", out)
+        ended = self.run("convert", root / self.name(12), "--to", "safetensors", "--out", out)
         assert ended.code == 0, ended.stderr
-        opened = open_tensors(str(root / "step-12"))
+        opened = open_tensors(str(root / self.name(12)))
         written = digest_content(open_tensors(str(out)))
         ours = {row.fqn: row.digest for row in digest_content(opened).tensors}
         assert {row.fqn: row.digest for row in written.tensors} == ours
@@ -165,28 +185,29 @@ class LayoutContract:
 
     def test_commit_promote_resolve_prune(self, root: Path) -> None:
         for step in (8, 12):
-            ended = self.run("commit", root / f"step-{step}")
+            ended = self.run("commit", root / self.name(step))
             assert ended.code == 0, ended.stderr
-        assert "committed as step 12" in self.run("verify", root / "step-12").stdout
-        assert self.run("promote", root / "step-12", "--require", "none").code == 0
+        assert "committed as step 12" in self.run("verify", root / self.name(12)).stdout
+        assert self.run("promote", root / self.name(12), "--require", "none").code == 0
         found = self.run("resolve", root, "--full")
-        assert (found.code, found.stdout.strip()) == (0, str(root / "step-12"))
-        file, position = self.payload(root / "step-12")
+        assert (found.code, found.stdout.strip()) == (0, str(root / self.name(12)))
+        file, position = self.payload(root / self.name(12))
         flip(file, position)
         found = self.run("resolve", root, "--full")
-        assert (found.code, found.stdout.strip()) == (0, str(root / "step-8"))
+        assert (found.code, found.stdout.strip()) == (0, str(root / self.name(8)))
         flip(file, position)
         pruned = self.run("prune", root, "--keep-last", "1", "--min-age", "0m", "--yes")
         assert pruned.code == 0, pruned.stderr
-        assert {p.name for p in root.iterdir() if p.name.startswith("step-")} == {"step-12"}
-        assert self.run("verify", root / "step-12").code == 0
+        left = {one.path for one in find(open_store(str(root)))}
+        assert left == {self.name(12)}
+        assert self.run("verify", root / self.name(12)).code == 0
 
     def test_a_damaged_one_is_not_committed(self, root: Path) -> None:
         if not self.needs_crcs:
             pytest.skip("the layout records no CRC")
-        file, position = self.payload(root / "step-12")
+        file, position = self.payload(root / self.name(12))
         flip(file, position)
-        assert self.run("commit", root / "step-12").code == 10
+        assert self.run("commit", root / self.name(12)).code == 10
 
     # -- half wired
 
@@ -198,12 +219,12 @@ class LayoutContract:
         monkeypatch.setattr(registry, "LAYOUTS", (*others, half))
         listed = self.run("list", root).stdout
         assert listed.count("not examined") == 2
-        ended = self.run("verify", root / "step-12")
+        ended = self.run("verify", root / self.name(12))
         assert ended.code == 4
         assert "error" not in ended.stdout
         assert "contents not read yet" in ended.stdout + ended.stderr
         for command in ("digest", "commit"):
-            ended = self.run(command, root / "step-12")
+            ended = self.run(command, root / self.name(12))
             assert ended.code == 5, command
             assert "contents not read yet" in ended.stderr
 
@@ -217,6 +238,14 @@ class HalfWired(Layout):
 
     def claim(self, folder: Any) -> Iterator[Any]:
         yield from self._whole.claim(folder)
+
+
+def copied(path: Path, tmp_path: Path) -> Path:
+    """Copy a checkpoint, a directory or a file, to another place under its name."""
+    to = tmp_path / "elsewhere" / path.name
+    to.parent.mkdir()
+    shutil.copytree(path, to) if path.is_dir() else shutil.copy2(path, to)
+    return to
 
 
 def flip(file: Path, position: int) -> None:

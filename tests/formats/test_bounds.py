@@ -18,7 +18,7 @@ from ckptctl.formats.items.strided import rearranged
 from ckptctl.formats.pickles.plain import pickle_plain
 from ckptctl.formats.pickles.unpickler import load
 from ckptctl.formats.torch import zip as torchzip
-from ckptctl.formats.torch.reader import flatten
+from ckptctl.formats.torch.states import flatten
 from ckptctl.model.checkpoint import FaultKind, Item, Stored, rank_of
 from ckptctl.storage import open_store
 from ckptctl.storage.posix import PosixStore

@@ -428,7 +428,7 @@ LACKS = {
             "checkpoint-2/scheduler.pt",
             "checkpoint-2/rng_state_0.pth",
         ),
-        ("pytorch_model_fsdp_0",),
+        ("pytorch_model_fsdp_0", "rng_state_1.pth"),
     ),
     "accelerate": (
         (
@@ -767,5 +767,9 @@ def test_the_best_checkpoint_that_a_trainer_records(case: str, tmp_path: Path) -
 
 def test_layouts_that_are_read_say_how(tmp_path: Path) -> None:
     whole = {one.name for one in LAYOUTS if one.reads is Reads.WHOLE}
-    assert whole == {"dcp", "megatron", "nemo", "huggingface-fsdp", "lightning-dcp", "olmo-core"}
+    assert whole == {
+        *("dcp", "megatron", "nemo", "huggingface", "huggingface-fsdp", "olmo-core"),
+        *("lightning", "lightning-dcp", "composer", "verl", "torch-checkpointing"),
+        *("torch", "torchsnapshot", "nvrx-local", "safetensors"),
+    }
     assert len({one.name for one in LAYOUTS}) == len(LAYOUTS)

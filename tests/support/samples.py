@@ -82,6 +82,36 @@ HEALTHY = [
     ),
 ]
 
+OF_FILES = [
+    *steps("accelerate/save_state_ddp2/checkpoints", "checkpoint_1", "checkpoint_2"),
+    *steps("composer/single/checkpoints", "ep0-ba4-rank0.pt", "ep0-ba6-rank0.pt"),
+    *steps("dcp", "hf_safetensors_consolidated", "hf_safetensors_sharded"),
+    *steps("hf/trainer_ddp2", "checkpoint-4", "checkpoint-6"),
+    *steps("hf/trainer_fsdp1_local", "checkpoint-4", "checkpoint-6"),
+    *steps("hf/trainer_single", "checkpoint-4", "checkpoint-6"),
+    *steps("lightning/ddp2/checkpoints", "last.ckpt", "step=2.ckpt", "step=4.ckpt", "step=6.ckpt"),
+    *steps(
+        "lightning/single/checkpoints", "last.ckpt", "step=2.ckpt", "step=4.ckpt", "step=6.ckpt"
+    ),
+    "nvrx/local_w2/run1/iter_0000006",
+    *steps("torch/ddp_torchsave_w2", "step-2", "step-4", "step-6"),
+    *(
+        f"torch/torch_save_single/{stem}.pt"
+        for step in (2, 4, 6)
+        for stem in (
+            f"ckpt_{step}",
+            f"ckpt_{step}_legacy",
+            f"compiled_prefix_{step}",
+            f"whole_module_{step}",
+        )
+    ),
+    *steps("torch_checkpointing/manager_sync_fsdp2_w2", "step-2", "step-4", "step-6"),
+    "torchtitan/hf_last_dp2/checkpoint/step-6",
+    *steps("torchsnapshot/ddp_w2", "step_2", "step_4", "step_6"),
+    *steps("verl/fsdp2_w2", "global_step_4", "global_step_6"),
+]
+"""Checkpoints whose tensors lie in files of ``torch.save`` or safetensors."""
+
 FOR_SOME_RANKS = {"dcp/replicated_ddp", "dcp/resharded_offline_w3"}
 """One random state for all ranks; more ranks than there is state per rank. Both get a note."""
 
@@ -106,6 +136,11 @@ BROKEN = {
         "unreferenced-bytes",
     },
     "torch/dcp_async_w2_rank1_died/step-6": {"missing-metadata"},
+}
+
+BROKEN_FILES = {
+    "torch_checkpointing/failed_save_tmp_dir/tmp_step-2": {"malformed-companion"},
+    "verl/fsdp2_w2/global_step_2": {"missing-file"},
 }
 
 HALF_DELETED = ["megatron/v0.19_retain4_HALF_DELETED_iter6/iter_0000006"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, Reads, Sure
+from ckptctl.formats.base import Claim, Folder, PointerRule, Sure
 from ckptctl.formats.claims import matches, missing
-from ckptctl.formats.torch.layout import ReadsTorch
+from ckptctl.formats.companions import Rule
+from ckptctl.formats.composite import Composite
+from ckptctl.model.companion import Form
 from ckptctl.pattern import pattern
 
 _FILE = pattern(
@@ -15,12 +17,19 @@ _FILE = pattern(
 )
 
 
-class Composer(ReadsTorch, Layout):
+class Composer(Composite):
     """Files that Composer's ``CheckpointSaver`` writes under its default names."""
 
     name = "composer"
     title = "Composer"
-    reads = Reads.TENSORS
+    rules = (
+        Rule(
+            r"(?:ep\d{1,9}-)?ba\d{1,18}-rank(?P<rank>\d{1,9})\.pt",
+            Form.TORCH,
+            "everything of a rank",
+            prefix=(),
+        ),
+    )
     pointers = (PointerRule(r"latest-rank\d+(?:\.pt)?"),)
 
     def claim(self, folder: Folder) -> Iterator[Claim]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, StepKind, Sure
+from ckptctl.formats.base import Claim, Folder, PointerRule, StepKind, Sure
 from ckptctl.formats.claims import directory, missing, missing_of_sets, numbered
 from ckptctl.formats.companions import Rule
 from ckptctl.formats.composite import Composite, Part, ranks_of
@@ -37,6 +37,9 @@ _SCHEDULER = pattern(r"scheduler(?:_\d+)?\.(?:pt|bin)")
 _ACCELERATE = pattern(r"random_states_\d+\.pkl|(?:optimizer|scheduler)(?:_\d+)?\.bin")
 _TRAINER = pattern(r"rng_state(?:_\d+)?\.pth|(?:optimizer|scheduler)\.pt|training_args\.bin")
 _RESUMED = pattern(r"rng_state(?:_\d+)?\.pth|scheduler\.(?:pt|bin)|random_states_\d+\.pkl")
+_LEAST_NUMBERED = 2
+"""Ranks that there are at least where the Trainer puts a number into a name: one alone gets none."""
+
 _COUNTED = pattern(r"checkpoint_(\d{1,18})")
 _NUMBERED = pattern(r"checkpoint-(\d{1,18})")
 _PROGRESS = "the step and the place in the data: the Trainer does not resume"
@@ -52,6 +55,38 @@ def _steps(scheme: str = "") -> tuple[Told, ...]:
         for key, offset in (("last_epoch", 0), ("_step_count", -1))
     )
 
+
+_MODEL = "weights of the model"
+_OPTIMIZER_STATE = "the optimizer's state"
+
+FILES = (
+    Rule(
+        r"(?:model|adapter_model|pytorch_model|consolidated)(?:_(?P<set>\d+))?(?:-\d+-of-\d+)?"
+        r"\.safetensors(?:\.index\.json)?",
+        Form.TORCH,
+        _MODEL,
+        prefix=("{set}",),
+    ),
+    Rule(
+        r"pytorch_model_fsdp(?:_(?P<set>\d+))?_rank(?P<rank>\d{1,9})\.bin",
+        Form.TORCH,
+        _MODEL,
+        prefix=("{set}",),
+    ),
+    Rule(
+        r"(?:model|adapter_model|pytorch_model(?:_fsdp)?)(?:_(?P<set>\d+))?(?:-\d+-of-\d+)?\.bin",
+        Form.TORCH,
+        _MODEL,
+        prefix=("{set}",),
+    ),
+    Rule(
+        r"optimizer(?:_(?P<set>\d+))?\.(?:pt|bin)",
+        Form.TORCH,
+        _OPTIMIZER_STATE,
+        prefix=("optimizer", "{set}"),
+    ),
+)
+"""The files that hold tensors: of a second model or optimizer under its number."""
 
 RULES = (
     Rule(
@@ -144,6 +179,8 @@ def _lacks(folder: Folder) -> Iterator[str]:
         yield "scheduler.pt"
     local = numbered(files, _LOCAL)
     count = max(random | local, default=-1) + 1
+    if random and not accelerate:
+        count = max(count, _LEAST_NUMBERED)
     yield from missing(random, "random_states_{}.pkl" if accelerate else "rng_state_{}.pth", count)
     if local:
         yield from missing(local, "pytorch_model_fsdp_rank{}.bin", count)
@@ -182,12 +219,54 @@ def _step_inside(folder: Folder) -> int | None:
     return None
 
 
-class HuggingFace(Layout):
+class _Saved(Composite):
+    """What the Trainer and accelerate save, however the tensors are kept."""
+
+    pointers = (_BEST,)
+    parts = (
+        Part(_FSDP_MODEL.pattern, "pytorch_model_fsdp_0", "the model", "model"),
+        Part(_FSDP_OPTIMIZER.pattern, "optimizer_0", "the optimizer's state", "optimizer"),
+    )
+    rules = (*FILES, *RULES)
+
+    def beside(self, store: Store, base: str, files: Mapping[str, File]) -> Mapping[str, str]:
+        """Return what the Trainer needs beside both: it skips the optimizer without a scheduler."""
+        accelerate = _STATE not in files and not any(_TRAINER.fullmatch(name) for name in files)
+        found = {}
+        optimizer = any(
+            _FSDP_OPTIMIZER.fullmatch(name.partition("/")[0]) or _OPTIMIZER.fullmatch(name)
+            for name in files
+        )
+        if not accelerate:
+            found[_STATE] = _PROGRESS
+            if optimizer:
+                found["scheduler.pt"] = _SCHEDULE
+        pattern, name = (
+            (_RANDOM, "random_states_{}.pkl") if accelerate else (_RNG, "rng_state_{}.pth")
+        )
+        there = numbered(files, pattern)
+        if there:  # of a save without any, nobody missed them
+            least = 0 if accelerate else _LEAST_NUMBERED
+            count = max(ranks_of(files), least, *(rank + 1 for rank in there))
+            names = missing(there, name, count)
+            found |= dict.fromkeys(names, _RANDOM_STATE)
+        return found
+
+    def tied(self, checkpoint: Checkpoint) -> frozenset[Kind]:
+        """Say that the Trainer lets the schedule take a step whenever the optimizer does."""
+        trainer = "scheduler.pt" in checkpoint.companions
+        return frozenset({Kind.OPTIMIZER}) if trainer else frozenset()
+
+
+class HuggingFace(_Saved):
     """Checkpoints of the Trainer and of accelerate, other than those with sharded FSDP states."""
 
     name = "huggingface"
     title = "HF Trainer, accelerate"
-    pointers = (_BEST,)
+
+    def needed(self, files: Mapping[str, File]) -> tuple[Part, ...]:
+        """Return no directory: the tensors lie in files."""
+        return ()
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with the states of a run, not that of a model alone."""
@@ -197,17 +276,11 @@ class HuggingFace(Layout):
             yield directory(self.name, folder, sure, lacks=lacks, **_counted(folder))
 
 
-class HuggingFaceFsdp(Composite):
+class HuggingFaceFsdp(_Saved):
     """Checkpoints of the Trainer and of accelerate with sharded FSDP states: two DCP directories."""
 
     name = "huggingface-fsdp"
     title = "HF Trainer, accelerate: FSDP"
-    pointers = (_BEST,)
-    parts = (
-        Part(_FSDP_MODEL.pattern, "pytorch_model_fsdp_0", "the model", "model"),
-        Part(_FSDP_OPTIMIZER.pattern, "optimizer_0", "the optimizer's state", "optimizer"),
-    )
-    rules = RULES
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with sharded states of a run."""
@@ -220,25 +293,3 @@ class HuggingFaceFsdp(Composite):
         """Return the model, and the optimizer unless only the model was to be saved."""
         resumable = any(_RESUMED.fullmatch(name) for name in files)
         return self.parts if resumable else self.parts[:1]
-
-    def beside(self, store: Store, base: str, files: Mapping[str, File]) -> Mapping[str, str]:
-        """Return what the Trainer needs beside both: it skips the optimizer without a scheduler."""
-        accelerate = _STATE not in files and not any(_TRAINER.fullmatch(name) for name in files)
-        found = {}
-        if not accelerate:
-            found[_STATE] = _PROGRESS
-            if any(_FSDP_OPTIMIZER.fullmatch(name.partition("/")[0]) for name in files):
-                found["scheduler.pt"] = _SCHEDULE
-        pattern, name = (
-            (_RANDOM, "random_states_{}.pkl") if accelerate else (_RNG, "rng_state_{}.pth")
-        )
-        there = numbered(files, pattern)
-        if there:  # of a save without any, nobody missed them
-            names = missing(there, name, max(ranks_of(files), *(rank + 1 for rank in there)))
-            found |= dict.fromkeys(names, _RANDOM_STATE)
-        return found
-
-    def tied(self, checkpoint: Checkpoint) -> frozenset[Kind]:
-        """Say that the Trainer lets the schedule take a step whenever the optimizer does."""
-        trainer = "scheduler.pt" in checkpoint.companions
-        return frozenset({Kind.OPTIMIZER}) if trainer else frozenset()

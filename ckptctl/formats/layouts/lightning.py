@@ -13,10 +13,9 @@ from typing import Any
 from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, StepKind, Sure
 from ckptctl.formats.claims import directory, file
 from ckptctl.formats.companions import Rule
-from ckptctl.formats.composite import AccompaniedDcp
+from ckptctl.formats.composite import AccompaniedDcp, Composite
 from ckptctl.formats.dcp import reader
 from ckptctl.formats.torch.glance import beginning, number
-from ckptctl.formats.torch.layout import ReadsTorch
 from ckptctl.model.checkpoint import Checkpoint, File
 from ckptctl.model.companion import UPDATES, Form, Kind, Told
 from ckptctl.pattern import pattern
@@ -43,12 +42,21 @@ def _recorded(folder: Folder, name: str) -> dict[str, Any] | None:
     return {"step": step, "epoch": epoch, "step_is": StepKind.RECORDED}
 
 
-class LightningFiles(ReadsTorch, Layout):
+_TOLD = (
+    Told(("global_step",), exact=True),
+    Told(("global_step",), scheme=UPDATES, unless=_SCALED),
+)
+
+
+class LightningFiles(Composite):
     """Files that Lightning's ``ModelCheckpoint`` writes."""
 
     name = "lightning"
     title = "Lightning"
     pointers = _POINTERS
+    rules = (
+        Rule(r".*\.ckpt(?:" + _UNFINISHED + ")?", Form.TORCH, "everything", told=_TOLD, prefix=()),
+    )
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim each ``.ckpt`` file that is named as Lightning does or says that it is one."""
@@ -85,10 +93,7 @@ class LightningFolders(AccompaniedDcp):
             r"meta\.pt",
             Form.TORCH,
             _STATE,
-            told=(
-                Told(("global_step",), exact=True),
-                Told(("global_step",), scheme=UPDATES, unless=_SCALED),
-            ),
+            told=_TOLD,
         ),
     )
 

@@ -8,19 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckptctl.formats.base import Claim, Folder, Layout, Sure
+from ckptctl.formats.base import Claim, Folder, Sure
 from ckptctl.formats.claims import matches, missing
+from ckptctl.formats.companions import Rule
+from ckptctl.formats.composite import Composite
+from ckptctl.model.companion import Form
 from ckptctl.pattern import pattern
 
 _FILE = pattern(r"iter_(\d{7,18})_(\d{1,9})_local\.pt(\.dirty)?")
 _MOST_FOLDERS = 4096
 
 
-class NvrxLocal(Layout):
+class NvrxLocal(Composite):
     """Files that ``LocalCheckpointManager`` writes, of all ranks that lie in one place."""
 
     name = "nvrx-local"
     title = "NVRx local"
+    rules = (
+        Rule(
+            r"(?:\d+/)?iter_\d{7,18}_(?P<rank>\d{1,9})_local\.pt(?:\.dirty)?",
+            Form.TORCH,
+            "everything of a rank",
+            prefix=(),
+        ),
+    )
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim the files of one iteration over the folders of all ranks, or those of one rank."""

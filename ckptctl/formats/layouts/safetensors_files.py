@@ -24,7 +24,7 @@ class SafetensorsFiles(Layout):
 
     name = "safetensors"
     title = "safetensors"
-    reads = Reads.TENSORS
+    reads = Reads.WHOLE
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim files with steps in their names one by one, else the directory as one."""

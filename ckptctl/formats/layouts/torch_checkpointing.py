@@ -7,19 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckptctl.formats.base import Claim, Folder, Layout, Sure
+from ckptctl.formats.base import Claim, Folder, Sure
 from ckptctl.formats.claims import directory, matches, missing
+from ckptctl.formats.companions import Rule
+from ckptctl.formats.composite import Composite
+from ckptctl.model.companion import Form
 from ckptctl.pattern import pattern
 
 _FILE = pattern(r"([A-Za-z]\w*?)_(\d{1,6})\.pt")
 _METADATA = "metadata.pkl"
 
 
-class TorchCheckpointing(Layout):
+class TorchCheckpointing(Composite):
     """Directories that the ``CheckpointManager`` of torch_checkpointing writes."""
 
     name = "torch-checkpointing"
     title = "torch_checkpointing"
+    rules = (
+        Rule(
+            r"(?P<item>[A-Za-z]\w*?)_(?P<rank>\d{1,6})\.pt",
+            Form.TORCH,
+            "what one rank keeps of an item",
+            prefix=("{item}",),
+        ),
+    )
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a step's directory that holds nothing but items of ranks."""

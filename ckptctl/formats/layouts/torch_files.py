@@ -10,9 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckptctl.formats.base import Claim, Folder, Layout, Sure
+from ckptctl.formats.base import Claim, Folder, Sure
 from ckptctl.formats.claims import directory, file, is_checkpoint, missing_of_sets
-from ckptctl.formats.torch.layout import SUFFIXES, ReadsTorch
+from ckptctl.formats.companions import Rule
+from ckptctl.formats.composite import Composite
+from ckptctl.formats.torch.layout import SUFFIXES
+from ckptctl.model.companion import Form
 from ckptctl.model.names import CheckpointName, steps_of
 from ckptctl.pattern import pattern
 
@@ -37,11 +40,20 @@ _DATA = pattern(
 )
 
 
-class TorchFiles(ReadsTorch, Layout):
+class TorchFiles(Composite):
     """``torch.save`` files, one by one, or those of a directory."""
 
     name = "torch"
     title = "torch.save"
+    rules = (
+        Rule(
+            r"(?:.*/)?(?P<stem>[^/]*?)[._-]?rank[._-]?(?P<rank>\d{1,7})\.(?:pt|pth|ckpt|bin)",
+            Form.TORCH,
+            "what one rank keeps",
+            prefix=(),
+        ),
+        Rule(r".*\.(?:pt|pth|ckpt|bin)", Form.TORCH, "what is in it", prefix=()),
+    )
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory named like a checkpoint, or files that are."""

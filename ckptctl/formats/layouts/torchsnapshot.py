@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from ckptctl.formats.base import Claim, Folder, Layout, Sure
+from ckptctl.formats.base import Claim, Folder, Layout, Reads, Sure
 from ckptctl.formats.claims import directory
+from ckptctl.model.checkpoint import Checkpoint, File
+from ckptctl.storage import Store
 
 _METADATA = ".snapshot_metadata"
 _OWN_FOLDERS = frozenset(("batched", "sharded", "replicated"))
@@ -16,6 +18,7 @@ class TorchSnapshot(Layout):
 
     name = "torchsnapshot"
     title = "torchsnapshot"
+    reads = Reads.WHOLE
 
     def claim(self, folder: Folder) -> Iterator[Claim]:
         """Claim a directory with the manifest, or what is there before the manifest is."""
@@ -25,3 +28,13 @@ class TorchSnapshot(Layout):
             others = folder.folders - _OWN_FOLDERS
             if folder.name.recognised and all(name.isdigit() for name in others):
                 yield directory(self.name, folder, Sure.PATTERN, lacks=(_METADATA,))
+
+    def metadata(self, files: Iterable[str]) -> list[str]:
+        """Return the manifest."""
+        return [_METADATA] if _METADATA in files else []
+
+    def read(self, store: Store, base: str, files: Mapping[str, File]) -> Checkpoint:
+        """Read the manifest; damage becomes faults."""
+        from ckptctl.formats.torchsnapshot import reader
+
+        return reader.read(store, base, files)

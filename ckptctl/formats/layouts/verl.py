@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckptctl.formats.base import Claim, Folder, Layout, PointerRule, Sure
+from ckptctl.formats.base import Claim, Folder, PointerRule, Sure
 from ckptctl.formats.claims import directory, matches
+from ckptctl.formats.companions import Rule
+from ckptctl.formats.composite import Composite
+from ckptctl.model.companion import Form
 from ckptctl.pattern import pattern
 
 _FILE = pattern(r"(model|optim|extra_state)_world_size_(\d{1,6})_rank_(\d{1,6})\.pt")
@@ -18,11 +21,38 @@ _KINDS = ("model", "optim", "extra_state")
 _ROLES = ("actor", "critic", "reward", "ref")
 
 
-class Verl(Layout):
+_ROLE = r"(?:(?P<role>\w+)/)?"
+_SET = r"_world_size_(?P<world>\d{1,6})_rank_(?P<rank>\d{1,6})\.pt"
+
+
+class Verl(Composite):
     """Directories that verl's trainers and ``FSDPCheckpointManager`` write."""
 
     name = "verl"
     title = "verl"
+    rules = (
+        Rule(_ROLE + "model" + _SET, Form.TORCH, "weights of the model", prefix=("{role}",)),
+        Rule(
+            _ROLE + "optim" + _SET,
+            Form.TORCH,
+            "the optimizer's state",
+            prefix=("{role}", "optimizer"),
+        ),
+        Rule(
+            _ROLE + "extra_state" + _SET,
+            Form.TORCH,
+            "the schedule and the random state of a rank",
+            prefix=("{role}", "extra_state"),
+        ),
+        Rule(r"data\.pt", Form.TORCH, "the place in the data", prefix=("data",)),
+        Rule(_ROLE + r"fsdp_config\.json", Form.JSON, "the number of ranks", state=False),
+        Rule(
+            _ROLE + r"huggingface/[\w.-]+\.json",
+            Form.JSON,
+            "the configuration of the model or the tokenizer",
+            state=False,
+        ),
+    )
     pointers = (PointerRule("latest_checkpointed_iteration.txt"),)
 
     def claim(self, folder: Folder) -> Iterator[Claim]:

@@ -218,6 +218,27 @@ def read(store: Store, path: str, files: Mapping[str, File]) -> Checkpoint:
     return _assemble(files, headers, faults)
 
 
+def sets_in(store: Store, path: str, files: Mapping[str, File]) -> dict[str, list[str]]:
+    """Group the files of a directory into sets, an index with the files it names.
+
+    Raises ``StorageError`` where the storage does not answer.
+    """
+    indexes = {
+        name: weights(store, join(path, name))
+        for name in files
+        if name.endswith(f"{SUFFIX}.index.json")
+    }
+    named = {
+        name: {str(file) for file in found.values()} if isinstance(found, dict) else set()
+        for name, found in indexes.items()
+    }
+    tops = [name for name in files if name.endswith(SUFFIX)]
+    return {
+        name: [*members, name] if name in indexes else members
+        for name, members in sets_of(tops, named).items()
+    }
+
+
 def _assemble(
     files: Mapping[str, File], headers: Mapping[str, Header], faults: list[Fault]
 ) -> Checkpoint:
@@ -260,6 +281,7 @@ def _assemble(
         entries=entries,
         items=Items(fqns, origins, paths, offsets, lengths, stored=stored),
         faults=tuple(faults),
+        described=frozenset(headers),
     )
 
 

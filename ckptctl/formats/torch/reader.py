@@ -1,24 +1,25 @@
 """One ``torch.save`` file that holds a whole state: a model's weights, or everything of a run.
 
 It is flattened as DCP flattens state dicts, so that its tensors and values are entries like those
-of any other checkpoint. Legacy files (torch before 1.6, no zip) are not read.
+of any other checkpoint. Of a tensor that is distributed over ranks, a file holds one rank's pieces.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from ckptctl.crc import crc32
 from ckptctl.dataclass import replace
-from ckptctl.errors import MalformedData, TooDeep, Unsupported
+from ckptctl.errors import MalformedData
 from ckptctl.formats.budget import Budget, fault_kind
-from ckptctl.formats.companions import LEGACY
 from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
-from ckptctl.formats.pickles.tensors import StorageRef, Storages, TensorRef
-from ckptctl.formats.pickles.unpickler import Function, Opaque, load
+from ckptctl.formats.pickles.tensors import Storages, TensorRef
+from ckptctl.formats.pickles.unpickler import Opaque, load
 from ckptctl.formats.pickles.values import value_table
-from ckptctl.formats.torch import zip as torchzip
+from ckptctl.formats.torch import saved
+from ckptctl.formats.torch.saved import Saved
+from ckptctl.formats.torch.states import Path, flatten
+from ckptctl.formats.torch.wrapped import Held, unwrap
 from ckptctl.model.checkpoint import (
     Checkpoint,
     Entry,
@@ -37,24 +38,19 @@ from ckptctl.storage import Reader
 
 NAME = "torch"
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
-_LARGEST_PICKLE = 1 << 30
-_DEEPEST = 64
-_MOST_BITS = 4096
 WRITER = "ckptctl"
 """A record that says who wrote the file; torch passes over it."""
 
-Path = tuple[str | int, ...]
+_NUMBERS = {"int64": "q", "int32": "i", "int16": "h", "uint8": "B"}
 
 
-def read(reader: Reader, file: File) -> Checkpoint:
+def read(reader: Reader, file: File, *, prefix: Path = (), rank: int | None = None) -> Checkpoint:
     """Read the directory and the pickle of one file; damage becomes a fault of the checkpoint.
 
-    Raises ``Unsupported`` for a file of the form that torch wrote before 1.6.
+    ``prefix`` comes before the path of each key, ``rank`` is the one that wrote the file.
     """
     try:
-        return _read(reader, file)
-    except Unsupported as error:
-        raise Unsupported(f"{file.path}: {error}") from None
+        return _read(reader, file, prefix, rank)
     except MalformedData as error:
         kind = fault_kind(error)
         fault = Fault(kind, str(error), Location(file=file.path))
@@ -63,7 +59,7 @@ def read(reader: Reader, file: File) -> Checkpoint:
 
 def is_converted(reader: Reader) -> bool:
     """Tell whether ``convert`` wrote a file; raises ``MalformedData`` for what is no such file."""
-    return WRITER in _open(reader)[1]
+    return WRITER in saved.open_zip(reader)[1]
 
 
 def state_of(reader: Reader) -> object:
@@ -71,8 +67,7 @@ def state_of(reader: Reader) -> object:
 
     Raises ``MalformedData`` for damage.
     """
-    pickle, _ = _open(reader)
-    return unpickle(pickle, table=TENSOR_TABLE)
+    return saved.read(reader, TENSOR_TABLE).state
 
 
 def unpickle(data: bytes, *, table: Mapping[tuple[str, str], object] | None = None) -> object:
@@ -84,128 +79,57 @@ def unpickle(data: bytes, *, table: Mapping[tuple[str, str], object] | None = No
     return load(data, known, persistent=Storages())[0]
 
 
-Places = dict[str, tuple[int, torchzip.Head]]
+def _read(reader: Reader, file: File, prefix: Path, rank: int | None) -> Checkpoint:
+    found = saved.read(reader, value_table())
+
+    def numbers(ref: TensorRef) -> tuple[int, ...]:
+        return _whole_numbers(reader, found, ref)
+
+    def tensors(value: Opaque) -> TensorRef | Held | None:
+        return unwrap(value, numbers, rank)
+
+    builder = _Builder(file, found)
+    for path, value in flatten(found.state, (), Budget(reader.size), tensors):
+        builder.add((*prefix, *path), value)
+    whole = builder.result()
+    faults = [
+        Fault(
+            FaultKind.UNSAFE_METADATA,
+            message,
+            Location(file=file.path, fqn=_caller(whole, message)),
+        )
+        for message in found.unsafe[:1]
+    ]
+    return replace(whole, faults=tuple(faults))
 
 
-def _read(reader: Reader, file: File) -> Checkpoint:
-    pickle, places = _open(reader)
-    unsafe: list[str] = []
-    storages = Storages()
-    root = load(pickle, value_table(), persistent=storages, unsafe=unsafe)[0]
-    problem = storages.problem({name: head.size for name, (_, head) in places.items()})
-    if problem:
-        raise MalformedData(problem)
-    builder = _Builder(file, places, little=_little(reader, places))
-    for path, value in flatten(root):
-        builder.add(path, value)
-    where = Location(file=file.path)
-    faults = [Fault(FaultKind.UNSAFE_METADATA, message, where) for message in unsafe[:1]]
-    return replace(builder.result(), faults=tuple(faults))
+def _caller(found: Checkpoint, message: str) -> str | None:
+    """Return the key of the value that calls what a message names, where it is one by itself."""
+    for fqn, value in found.values.items():
+        if isinstance(value, Opaque) and value.label() in message:
+            return fqn
+    return None
 
 
-def _open(reader: Reader) -> tuple[bytes, Places]:
-    if reader.size >= 2 and reader.read(0, 2) != b"PK":
-        if reader.size >= len(LEGACY) and reader.read(0, len(LEGACY)) == LEGACY:
-            raise Unsupported(
-                "it has the form of torch.save before torch 1.6, which is not read: load it with torch "
-                "and save it again"
-            )
-        raise MalformedData("it is no zip, and no torch.save file of the older form either")
-    directory = torchzip.read_directory(reader.read, reader.size)
-    places: Places = {}
-    for head in directory.heads:
-        header = reader.read(head.header, head.header + torchzip.LOCAL_SIZE + len(head.raw_name))
-        places[head.name] = (torchzip.data_start(header, head), head)
-    small = {
-        name: reader.read(places[name][0], places[name][0] + min(places[name][1].size, 64))
-        for name in torchzip.SETTINGS
-        if name in places
-    }
-    problem = torchzip.problem(places.keys(), small)
-    if problem:
-        raise MalformedData(problem)
-    start, head = places["data.pkl"]
-    if head.size > _LARGEST_PICKLE:
-        raise MalformedData(f"its data.pkl of {head.size} bytes is too large")
-    return _record(reader, "data.pkl", start, head), places
-
-
-def _record(reader: Reader, name: str, start: int, head: torchzip.Head) -> bytes:
-    """Return a small record; raises ``MalformedData`` where its CRC-32 does not fit its bytes."""
-    data = reader.read(start, start + head.size)
-    found = crc32(data)
-    if head.crc and found != head.crc:
-        raise MalformedData(f"its {name}: CRC-32 is {found:08x}, {head.crc:08x} was written")
-    return data
-
-
-def _little(reader: Reader, places: Places) -> bool:
-    if "byteorder" not in places:
-        return True
-    start, head = places["byteorder"]
-    order = b"" if head.size > 16 else _record(reader, "byteorder", start, head)
-    if order not in (b"little", b"big"):
-        raise MalformedData(f"its byte order reads {order!r}")
-    return order == b"little"
-
-
-def flatten(
-    value: object, path: Path = (), budget: Budget | None = None
-) -> Iterator[tuple[Path, object]]:
-    """Yield the leaves of a state with their paths, as DCP's planner takes it apart.
-
-    Mappings are always descended, lists where they hold a tensor or a mapping, tuples never.
-    Raises ``TooDeep`` for a state that nests without end, and ``TooLarge`` for one whose parts are
-    used again and again.
-    """
-    budget = Budget(0) if budget is None else budget
-    if len(path) > _DEEPEST:
-        raise TooDeep(f"it nests deeper than {_DEEPEST} levels")
-    if isinstance(value, dict):
-        budget.take(8 + len(value))
-        for key, inner in value.items():
-            yield from flatten(inner, (*path, _name(key)), budget)
-    elif isinstance(value, list) and _holds_more(value, 0, budget):
-        for index, inner in enumerate(value):
-            yield from flatten(inner, (*path, index), budget)
-    else:
-        yield path, value
-
-
-def _name(key: object) -> str:
-    """Return what a key is called in a flat state: its text, within bounds."""
-    if type(key) is str:
-        return key
-    if isinstance(key, type | Function):
-        raise MalformedData("a class or a function is a key")
-    if isinstance(key, int) and key.bit_length() > _MOST_BITS:
-        return f"integer of {key.bit_length()} bits"
-    if isinstance(key, int | float | bytes | None):
-        return str(key)
-    if isinstance(key, StorageRef | TensorRef):
-        raise MalformedData("a tensor or a storage is a key")
-    return key.label() if isinstance(key, Opaque) else f"<{type(key).__name__}>"
-
-
-def _holds_more(value: object, depth: int, budget: Budget) -> bool:
-    if isinstance(value, dict | TensorRef):
-        return True
-    if depth > _DEEPEST:
-        raise TooDeep(f"it nests deeper than {_DEEPEST} levels")
-    if not isinstance(value, list):
-        return False
-    budget.take(8 + len(value))
-    return any(_holds_more(inner, depth + 1, budget) for inner in value)
+def _whole_numbers(reader: Reader, found: Saved, ref: TensorRef) -> tuple[int, ...]:
+    """Read the numbers of a small tensor: the ranks of a mesh."""
+    code, place = _NUMBERS.get(ref.dtype), found.storages.get(ref.storage.key)
+    stored = None if place is None else found.stored(ref)
+    span = None if stored is None else stored.row_major
+    if code is None or span is None:
+        raise MalformedData("the ranks of a mesh are no plain numbers")
+    data = array(code, reader.read(*span))
+    return tuple(data)
 
 
 class _Builder:
     """Gathers entries and items while a state is walked."""
 
-    def __init__(self, file: File, places: Places, *, little: bool) -> None:
-        self._file, self._places, self._little = file, places, little
+    def __init__(self, file: File, found: Saved) -> None:
+        self._file, self._saved = file, found
         self._entries: dict[str, Entry] = {}
         self._paths: dict[str, Path] = {}
-        self._stored: dict[str, Stored] = {}
+        self._items: list[tuple[str, Shape, Stored]] = []
         self._values: dict[str, object] = {}
         self._shared: dict[str, str] = {}
         self._views: dict[object, str] = {}
@@ -216,52 +140,65 @@ class _Builder:
         if fqn in self._entries:
             raise MalformedData(f"two of its keys are called {fqn[:120]}")
         self._paths[fqn] = path or (fqn,)
-        if not isinstance(value, TensorRef):
+        if isinstance(value, TensorRef):
+            self._add_whole(fqn, value)
+        elif isinstance(value, Held):
+            self._add_held(fqn, value)
+        else:
             self._entries[fqn] = ObjectEntry(fqn)
             self._values[fqn] = value
-            return
+
+    def _add_whole(self, fqn: str, value: TensorRef) -> None:
         stored = self._locate(fqn, value)
-        self._stored[fqn] = stored
-        whole = Box((0,) * len(value.shape), value.shape)
-        self._entries[fqn] = TensorEntry(
-            fqn, value.dtype, value.shape, Boxes.of(len(value.shape), [whole])
+        self._place(
+            fqn, value.dtype, value.shape, [(Box((0,) * len(value.shape), value.shape), stored)]
         )
         view = (stored.start, stored.offset, value.dtype, value.shape, value.stride, value.flags)
         first = self._views.setdefault(view, fqn)
         if first != fqn and stored.size:
             self._shared[fqn] = first
 
+    def _add_held(self, fqn: str, value: Held) -> None:
+        pieces = [(box, self._locate(fqn, ref)) for box, ref in value.pieces]
+        if value.kind != "plain":
+            whole = Box((0,) * len(value.shape), value.shape)
+            pieces = [
+                (whole, Stored(value.dtype, value.shape, whole.offsets, 0, 0, 0, kind=value.kind))
+            ]
+        solid = [piece for piece in pieces if piece[0].volume] or pieces[:1]
+        self._place(fqn, value.dtype, value.shape, solid)
+
+    def _place(self, fqn: str, dtype: str, shape: Shape, pieces: list[tuple[Box, Stored]]) -> None:
+        boxes = Boxes.of(len(shape), [box for box, _ in pieces])
+        self._entries[fqn] = TensorEntry(fqn, dtype, shape, boxes)
+        self._items.extend((fqn, box.offsets, stored) for box, stored in pieces)
+
     def _locate(self, fqn: str, ref: TensorRef) -> Stored:
-        place = self._places.get(f"data/{ref.storage.key}")
-        if place is None:
+        stored = self._saved.stored(ref)
+        if stored is None:
             raise MalformedData(f"{fqn[:120]}: the record of its storage is not there")
-        start, head = place
         declared, width = ref.storage.byte_size, item_size(ref.dtype)
-        if declared is not None and declared != head.size:
+        if declared is not None and declared != stored.size:
             raise MalformedData(
-                f"{fqn[:120]}: its storage has {head.size} bytes, and {declared} are declared"
+                f"{fqn[:120]}: its storage has {stored.size} bytes, and {declared} are declared"
             )
         if width is not None and all(ref.shape):
             steps = zip(ref.shape, ref.stride, strict=True)
             reach = ref.offset + 1 + sum((n - 1) * step for n, step in steps)
-            if reach * width > head.size:
+            if reach * width > stored.size:
                 raise MalformedData(f"{fqn[:120]}: it reaches past the end of its storage")
-        stored = Stored(
-            ref.dtype, ref.shape, ref.stride, ref.offset, start, head.size, head.crc or None
-        )
-        return replace(stored, little=self._little, flags=ref.flags)
+        return stored
 
     def result(self) -> Checkpoint:
         """Put the checkpoint together."""
-        fqns = list(self._stored)
-        origins: list[Shape | None] = [(0,) * len(self._stored[fqn].shape) for fqn in fqns]
+        origins: list[Shape | None] = [origin for _, origin, _ in self._items]
         items = Items(
-            fqns,
+            [fqn for fqn, _, _ in self._items],
             origins,
-            [self._file.path] * len(fqns),
-            array("q", [self._stored[fqn].start for fqn in fqns]),
-            array("q", [self._stored[fqn].size for fqn in fqns]),
-            stored={index: self._stored[fqn] for index, fqn in enumerate(fqns)},
+            [self._file.path] * len(self._items),
+            array("q", [stored.start for _, _, stored in self._items]),
+            array("q", [stored.size for _, _, stored in self._items]),
+            stored={index: stored for index, (_, _, stored) in enumerate(self._items)},
         )
         return Checkpoint(
             format=NAME,
@@ -271,5 +208,7 @@ class _Builder:
             items=items,
             paths_in_state=self._paths,
             values=self._values,
+            value_files=dict.fromkeys(self._values, (self._file.path,)),
+            described=frozenset((self._file.path,)),
             shared=self._shared,
         )

@@ -87,7 +87,9 @@ def open_side(url: str, framework: str = "") -> Side:
     problems: list[str] = []
     manifest: Manifest | None = None
     try:
-        manifest = read_manifest(opened.store, opened.base)
+        place = opened.place
+        records = opened.base if place is None else place.records
+        manifest = read_manifest(opened.store, records)
     except MalformedData as error:
         problems.append(f"it counts as not committed: {error}")
     facts = _facts(opened, manifest)

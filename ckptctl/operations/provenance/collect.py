@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from ckptctl.checks import Context
 from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import MalformedData, UnsafeData
 from ckptctl.formats.items.crc_summary import TAIL, CrcSummary, summary_from, summary_in
-from ckptctl.formats.pickles.values import MAX_VALUE, decode_item, decode_pickle
-from ckptctl.model.checkpoint import Entry, Item, TensorEntry
+from ckptctl.formats.pickles.values import MAX_VALUE, decode_item, decode_number, decode_pickle
+from ckptctl.model.checkpoint import Checkpoint, Entry, Item, TensorEntry
 from ckptctl.model.companion import UPDATES, Form
 from ckptctl.model.components import KeyName, elements
 from ckptctl.model.observation import ItemSeen
@@ -74,7 +74,7 @@ class Plan:
             if wanted and length <= MOST_BYTES:
                 first = fqn.partition(".")[0] if kind is Likeness.COUNT else ""
                 small.setdefault((path, kind, first), []).append(index)
-            if kind is not None and index not in items.transforms:
+            if kind is not None and index not in items.transforms and index not in items.stored:
                 held = best.setdefault(path, {}).setdefault(kind, [])
                 held.append((-length, index))
                 if len(held) > 8:
@@ -85,9 +85,13 @@ class Plan:
             kept = self.kept.setdefault(path, {})
             for index in chosen[:_MOST_OBJECTS] if len(kept) < _MOST_KEPT else ():
                 kept[items.offsets[index]] = items[index]
+        for item in checkpoint.copies:
+            if self._look(item.fqn)[0] and item.length <= MOST_BYTES:
+                self.kept.setdefault(item.path, {})[item.offset] = item
         for path, one in checkpoint.companions.items():
             file = checkpoint.files[path]
-            if one.form is Form.TORCH and one.state and 0 < file.size <= MAX_VALUE:
+            whole = one.form is Form.TORCH and not checkpoint.enclosed(path)
+            if whole and one.state and 0 < file.size <= MAX_VALUE:
                 self.kept.setdefault(path, {})[0] = Item("", None, path, 0, file.size)
         for path, by_kind in best.items():
             chosen = [
@@ -96,6 +100,27 @@ class Plan:
                 for _, index in sorted(by_kind.get(kind, ()))[:most]
             ]
             self.spots[path] = [self.spot(items[index]) for index in chosen[:3]]
+
+    def told(self, checkpoint: Checkpoint) -> Iterator[Collected]:
+        """Yield what values say that the metadata itself holds, and files where rules know of it."""
+        values = checkpoint.values
+        for fqn, value in values.items():
+            for path in checkpoint.value_files.get(fqn, ()) if self._look(fqn)[0] else ():
+                says = stamps_of(path, self.path_of(fqn), value, alone=self._alone)
+                yield Collected(path, tuple(self.scheme(one) for one in says))
+        for path, one in checkpoint.companions.items():
+            if one.told and checkpoint.enclosed(path):
+                below = {
+                    elements(fqn, self._paths.get(fqn))[len(one.prefix) :]: value
+                    for fqn, value in values.items()
+                    if path in checkpoint.value_files.get(fqn, ())
+                }
+                yield Collected(path, tuple(stamps_beside(one, nested(below))))
+
+    def scheme(self, one: Stamp | Counter | RunMark) -> Stamp | Counter | RunMark:
+        """Say in which way a step was counted, where companions count in it too."""
+        tied = isinstance(one, Stamp) and one.kind in self.tied
+        return replace(one, scheme=UPDATES) if isinstance(one, Stamp) and tied else one
 
     def _look(self, fqn: str) -> tuple[bool, Likeness | None]:
         known = self._kinds.get(fqn)
@@ -192,7 +217,9 @@ class Collector:
                 continue  # damage is reported by the digest
         for item in self._kept.values():
             body = pieces.get((item.offset, item.end))
-            if body:
+            if body and item.stored is not None:
+                self._take(item.fqn, decode_number(item.stored, body))
+            elif body:
                 self._decode(item.fqn, body)
 
     def _note(self, offset: int, found: CrcSummary | None) -> None:
@@ -211,12 +238,11 @@ class Collector:
                 value = decode_pickle(value)
         except (MalformedData, UnsafeData):
             return  # reported elsewhere; it says nothing here
-        path = self._plan.path_of(fqn)
-        tied = self._plan.tied
-        self._says.extend(
-            replace(one, scheme=UPDATES) if isinstance(one, Stamp) and one.kind in tied else one
-            for one in stamps_of(self._path, path, value, alone=self._alone)
-        )
+        self._take(fqn, value)
+
+    def _take(self, fqn: str, value: object) -> None:
+        says = stamps_of(self._path, self._plan.path_of(fqn), value, alone=self._alone)
+        self._says.extend(map(self._plan.scheme, says))
 
     def done(self) -> Collected:
         """Return what was picked up."""
@@ -250,6 +276,21 @@ class Collection:
         self.summaries.update(
             {(collected.path, at): one for at, one in collected.summaries.items()}
         )
+
+
+def nested(flat: Mapping[Path, object]) -> dict[str | int, object]:
+    """Return a state again from values by their paths."""
+    found: dict[str | int, object] = {}
+    for path, value in flat.items():
+        inside = found
+        for part in path[:-1]:
+            below = inside.setdefault(part, {})
+            if not isinstance(below, dict):
+                break
+            inside = below
+        else:
+            inside[path[-1] if path else ""] = value
+    return found
 
 
 class Catcher:

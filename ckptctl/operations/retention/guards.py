@@ -62,6 +62,10 @@ class _Search:
             except NotFound:
                 if not folder:  # others may have gone with the last checkpoint in them
                     raise
+        for place in self._places:
+            name = place.path.rpartition("/")[2]
+            if is_pointer(name) and not {name, place.path} & set(self._ignored):
+                self._found.add(place.path, f"trainers resume from what is called {name}")
         for pointer in recorded(self._store, self._places):
             for target in pointer.targets:
                 self._found.add(target, f"{pointer.name} names it")

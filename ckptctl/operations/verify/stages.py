@@ -61,7 +61,8 @@ class Structure:
         checkpoint, sources = context.checkpoint, len(context.checkpoint.sources)
         tensors = sum(isinstance(e, TensorEntry) for e in checkpoint.entries.values())
         objects = len(checkpoint.entries) - tensors
-        files, expected = len(context.present) + sources, len(context.layouts) + max(1, sources)
+        files = len({*context.present, *checkpoint.sources})
+        expected = len({*context.layouts, *checkpoint.sources}) + (not sources)
         rows = [
             Coverage(Stage.FILES, "files", files, expected),
             Coverage(Stage.METADATA, "tensors", tensors, tensors),
@@ -97,6 +98,8 @@ class Content:
             context = replace(context, values=expected_values(context.checkpoint))
         plan = Plan(context) if work.wants_identity else None
         collected = Collection(plan)
+        for one in plan.told(context.checkpoint) if plan is not None else ():
+            collected.add(one)
         examiner = Examiner(work.located, context, work.options, work.progress, plan=plan)
         chosen = _chosen(work, context)
         leave_out(context.values, chosen.astray)

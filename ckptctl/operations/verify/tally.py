@@ -84,6 +84,23 @@ class Tally:
         if missing and problem:
             self._item_gaps.append(unread(problem, missing))
         items = Coverage(Stage.ITEMS, self._what, self._items, total, gaps=united(self._item_gaps))
+        return [*self._enclosed(problem), *self._rows(items, problem)]
+
+    def _enclosed(self, problem: str) -> list[Coverage]:
+        """Account for the items that lie in what was looked at as a whole."""
+        total = self._unit.within
+        if not total:
+            return []
+        done = total if self._items == len(self._unit.items) and not self._item_gaps else 0
+        if done:
+            return [Coverage(Stage.ITEMS, "items", done, total)]
+        why = (
+            self._item_gaps[0] if self._item_gaps else Gap(GapKind.DAMAGED, "their file is damaged")
+        )
+        gap = unread(problem, total) if problem else replace(why, count=total)
+        return [Coverage(Stage.ITEMS, "items", 0, total, gaps=(gap,))]
+
+    def _rows(self, items: Coverage, problem: str) -> list[Coverage]:
         if self._unit.expected:  # the digest of the file says more than CRCs
             gaps = (unread(problem),) if problem else ()
             hashed = 0 if problem else 1

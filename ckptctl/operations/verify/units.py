@@ -23,7 +23,7 @@ class Unit:
     """What one worker does: look at neighbouring items of a file, hash the file, or both at once.
 
     Without ``algorithm`` nothing is hashed. ``expected`` is the digest to compare with, and
-    ``promised`` what promises it.
+    ``promised`` what promises it. ``within`` is how many items lie in the one that is looked at.
     """
 
     path: str
@@ -33,6 +33,7 @@ class Unit:
     expected: str = ""
     size: int = 0
     promised: str = ""
+    within: int = 0
 
     @property
     def bytes(self) -> int:
@@ -100,10 +101,16 @@ def _companion_units(context: Context, options: Options) -> list[Unit]:
     if options.part is not None:  # whoever does the first part does all of them
         content = options.part[0] == 1
     return [
-        Unit(path, (item_of(path, files[path].size),), content)
+        Unit(path, (item_of(path, files[path].size),), content, within=_within(context, path))
         for path, one in context.checkpoint.companions.items()
         if one.form is Form.TORCH and files[path].is_file and files[path].size
     ]
+
+
+def _within(context: Context, path: str) -> int:
+    """Count the items that lie in a file which is looked at as a whole."""
+    layout = context.layouts.get(path) if context.checkpoint.enclosed(path) else None
+    return 0 if layout is None else len(layout.indices)
 
 
 def item_units(context: Context, options: Options) -> list[Unit]:
@@ -115,6 +122,8 @@ def item_units(context: Context, options: Options) -> list[Unit]:
     units: list[Unit] = []
     chosen = _chooser(context, options)
     for path, size in context.present.items():
+        if context.checkpoint.enclosed(path):
+            continue  # with the companions
         runs: dict[bool, list[Item]] = {True: [], False: []}  # of which the content is read, or not
         lengths = {True: 0, False: 0}
         for index in context.layouts[path].indices:
@@ -182,7 +191,8 @@ def sealing_units(
     for path, file in context.checkpoint.files.items():
         if path in files:
             own = tuple(items.get(path, ()))
-            unit = Unit(path, own, content=True, algorithm=algorithm, size=file.size)
+            within = _within(context, path)
+            unit = Unit(path, own, content=True, algorithm=algorithm, size=file.size, within=within)
             if own and not _filled(context, unit):
                 units.append(replace(unit, algorithm=""))
                 unit = replace(unit, items=())
@@ -193,7 +203,7 @@ def sealing_units(
 def _filled(context: Context, unit: Unit) -> bool:
     """Tell whether the items of a file are all of its bytes: then whoever reads them hashes it."""
     layout = context.layouts.get(unit.path)
-    if layout is not None:
+    if layout is not None and not context.checkpoint.enclosed(unit.path):
         return layout.contiguous and layout.end == unit.size
     return len(unit.items) < 2 and sum(item.length for item in unit.items) in (0, unit.size)
 
@@ -214,7 +224,8 @@ def _hashed_and_seen(context: Context, options: Options) -> ToRead:
     for unit in hashed:
         own = tuple(items.get(unit.path, ()))
         if _filled(context, replace(unit, items=own)):
-            units.append(replace(unit, items=own, content=bool(own)))
+            within = _within(context, unit.path)
+            units.append(replace(unit, items=own, content=bool(own), within=within))
         else:
             units.append(unit)
             astray += own

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ckptctl.checks import IDENTITY_CHECKS
-from ckptctl.model.finding import Finding, Severity
+from ckptctl.model.finding import Finding, GapKind, Severity
 from ckptctl.model.manifest import Manifest
 from ckptctl.model.result.verdict import Verdict
 from ckptctl.operations.verify.work import Work
 from ckptctl.provenance.evidence import Identity, Source
 
+_LOOSE = (GapKind.NO_CRC, GapKind.FORM_ONLY)
 _OF_IDENTITY = frozenset(check.id for check in IDENTITY_CHECKS)
 _MOST_NAMED = 4
 _DOUBTS = {
@@ -44,7 +45,7 @@ def judge(work: Work) -> tuple[Verdict, str]:
     if manifest is not None:
         return Verdict.OK, f"{_committed(manifest)}{_accepted(work)}"
     identity = work.context.assessment.identity
-    why = why_unverified(work, identity)
+    why = why_unverified(work, identity) or _unproven(work)
     if why:
         return Verdict.UNVERIFIED, f"{why} (no manifest)"
     run = "" if identity.one_run else " and none its run"
@@ -66,6 +67,14 @@ def _accepted(work: Work) -> str:
     """Say that what is called good is so because a person said it."""
     checks = sorted({finding.check for finding in work.report.findings if finding.accepted})
     return f"; accepted in spite of {', '.join(checks)}" if checks else ""
+
+
+def _unproven(work: Work) -> str:
+    """Say which part of the content nothing was recorded to check against; empty for none."""
+    rows = [row for row in work.report.coverage if row.unit == "records"]
+    loose = sum(gap.count for row in rows for gap in row.gaps if gap.kind in _LOOSE)
+    total = sum(row.total for row in rows)
+    return f"no CRC is recorded for {loose:,} of {total:,} records" if loose else ""
 
 
 def why_unverified(work: Work, identity: Identity) -> str:

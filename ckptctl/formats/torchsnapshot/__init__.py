@@ -1,0 +1,1 @@
+"""torchsnapshot's manifest."""
