@@ -12,7 +12,6 @@ from ckptctl.checks import ITEM_CHECKS, Context
 from ckptctl.dataclass import dataclass, field, replace
 from ckptctl.errors import StorageError
 from ckptctl.formats.companions import LEGACY
-from ckptctl.formats.items.raw import RawValues
 from ckptctl.formats.items.runs import block_of
 from ckptctl.formats.items.scan import scan_items
 from ckptctl.formats.items.templates import Lane, Templates, by_form
@@ -23,6 +22,7 @@ from ckptctl.model.observation import Against, ItemSeen, Objects, ValuesSeen, fa
 from ckptctl.operations.located import Located
 from ckptctl.operations.progress import Progress, Shared
 from ckptctl.operations.provenance.collect import Catcher, Collected, Collector, Plan
+from ckptctl.operations.verify.inside import Inside, Said
 from ckptctl.operations.verify.options import Options
 from ckptctl.operations.verify.tally import Tally, unread
 from ckptctl.operations.verify.units import Unit
@@ -34,22 +34,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
 _LITTLE = 4 << 20
-_OF_METADATA = frozenset(
-    {
-        FaultKind.UNREADABLE_METADATA,
-        FaultKind.UNSAFE_METADATA,
-        FaultKind.TOO_LARGE,
-        FaultKind.TOO_DEEP,
-    }
-)
-_OF_ITEMS = frozenset(
-    {
-        FaultKind.ITEM_STRUCTURE,
-        FaultKind.UNSAFE_ITEM,
-        FaultKind.TOO_LARGE_ITEM,
-        FaultKind.TOO_DEEP_ITEM,
-    }
-)
 _UNSTABLE = Gap(GapKind.UNSTABLE, "two reads of them differ")
 
 
@@ -84,11 +68,7 @@ class Examiner:
         self._plan, self._progress, self._lock = plan, Shared(progress), Lock()
         self._budget = Budget()
         self._templates = Templates(by_form(context.boxes))
-        self._said: dict[str, frozenset[FaultKind]] = {}
-        for fault in context.checkpoint.faults:
-            path = fault.where.file
-            if path is not None and path in context.checkpoint.companions:
-                self._said[path] = self._said.get(path, frozenset()) | {fault.kind}
+        self._said = Said(context.checkpoint)
         self._checks = [check for check in ITEM_CHECKS if options.asks(check.id)]
 
     def run(
@@ -165,11 +145,7 @@ class Examiner:
         count, saved, texts, loose = 0, set[str](), list[Item](), list[Item]()
         broken, raws = 0, list[Item]()
         casts = Objects()
-        catcher = None
-        if collector is not None and unit.within:
-            catcher = Catcher(collector.ranges())
-        inside = self._inside(unit) if self._options.values else None
-
+        inside = Inside(unit, self._context, self._options, collector)
         hashed = 0
 
         def sink(block: bytes | memoryview) -> None:
@@ -177,16 +153,12 @@ class Examiner:
             if hasher is not None:
                 hasher.update(block)
                 hashed += len(block)
-            if catcher is not None:
-                catcher.feed(memoryview(block))
-            if inside is not None:
-                inside.feed(block)
+            inside.feed(block)
             self._progress.advance(len(block))
 
         try:
             for seen in self._scan(unit.items, unit, sink, keep, lane, reader):
-                if seen.item.path in self._said:
-                    seen = self._news(seen)
+                seen = self._said.news(seen)
                 if seen.faults and not self._understood(seen):
                     tally.add(seen, interpreted=False)
                     continue
@@ -214,8 +186,7 @@ class Examiner:
                     collector.add(seen)
                 if not found:
                     lane.learn(seen, cast)
-            for within in inside.seen() if inside is not None else ():
-                values.add(within, bad=_accuses(findings))
+            inside.hand_over(values, bad=_accuses(findings))
             digest = hasher.text() if hasher is not None else ""
             if hasher is not None and hashed != unit.size:  # the items are not all of the file
                 digest = self._digest(unit)
@@ -233,8 +204,6 @@ class Examiner:
             return Done(unit, report, problem=problem)
         if collector is not None:
             collector.add_makers(lane.torch_versions)
-        if collector is not None and catcher is not None:
-            collector.add_bytes(catcher.pieces)
         collected = collector.done() if collector is not None else None
         return Done(
             unit,
@@ -271,12 +240,6 @@ class Examiner:
             see=partial(values.add, bad=False) if self._options.values else None,
         )
 
-    def _inside(self, unit: Unit) -> RawValues | None:
-        """Return what looks at the tensors that lie in a file which is looked at as a whole."""
-        layout = self._context.layouts.get(unit.path) if unit.within else None
-        items = self._context.checkpoint.items
-        return None if layout is None else RawValues(items[index] for index in layout.indices)
-
     def _scan(
         self,
         items: Iterable[Item],
@@ -306,13 +269,6 @@ class Examiner:
                 keep=keep,
                 lane=lane,
             )
-
-    def _news(self, seen: ItemSeen) -> ItemSeen:
-        """Leave out what was said of a whole file already when its contents were read."""
-        said = self._said.get(seen.item.path, frozenset())
-        known = bool(said & _OF_METADATA) and not any(r.damaged for r in seen.records)
-        faults = tuple(one for one in seen.faults if not known or one.kind not in _OF_ITEMS)
-        return replace(seen, faults=faults)
 
     def _understood(self, seen: ItemSeen) -> bool:
         """Tell whether what does not fit is damage: not where only a name promised what it is."""
