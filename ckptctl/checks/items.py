@@ -94,12 +94,13 @@ def _encoding(context: Context, _: None) -> Iterator[Hit]:
     if not rest:
         return
     touched = Touched.of(item.fqn for item in rest)
+    said = _text(rest, raw=bool(objects.raws))
     if not objects.saved:
-        yield Hit(_text(rest, raw=bool(objects.raws)), context.where(_first(rest)), touched=touched)
+        yield Hit(said, context.where(_first(rest)), touched=touched)
         return
     yield Hit(
-        f"{_text(rest)}, and {objects.saved} objects are such: a planner of one's own may write so, and "
-        "text may have been written over what was saved; it was not examined",
+        f"{said}, and {objects.saved} objects are such: a planner of one's own may write so, and text "
+        "may have been written over what was saved; it was not examined",
         context.where(_first(rest)),
         describe_loss(context.checkpoint, context.boxes, rest),
         Severity.WARNING,

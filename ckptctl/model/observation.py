@@ -50,6 +50,9 @@ JSON = f"JSON {TEXT}"
 RAW = "bytes in an unknown encoding, which are no torch.save item,"
 """The kind of an object of which nothing looks like a zip: a fault, unless a planner writes all so."""
 
+_SHORTEST = 300
+"""Bytes below which no item of ``torch.save`` is: two records, each with two headers, and their end."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordSeen:
@@ -191,14 +194,19 @@ class Objects:
         )
 
     @property
-    def foreign(self) -> bool:
-        """True where a planner of one's own wrote all objects: more than one, and none as usual."""
-        return bool(self.raws) and not self.saved + self.broken and self.others > 1
+    def foreign(self) -> tuple[Item, ...]:
+        """Those of ``raws`` that a planner of one's own wrote.
+
+        That is all of them, where there are several objects and none is as usual; elsewhere those
+        that are too short to have been anything else.
+        """
+        several = len(self.texts) + len(self.raws) > 1
+        return self.raws if several and not self.saved + self.broken else self.short
 
     @property
-    def others(self) -> int:
-        """How many are in another form than that of ``torch.save``."""
-        return len(self.texts) + len(self.raws)
+    def short(self) -> tuple[Item, ...]:
+        """Those of ``raws`` that are too short to have been saved as usual."""
+        return tuple(item for item in self.raws if item.length < _SHORTEST)
 
 
 def family(fqn: str) -> str:

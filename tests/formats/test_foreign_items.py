@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import DefaultSavePlanner
+from torch.distributed.checkpoint.planner import WriteItem
 
 from ckptctl.formats.dcp import metadata as dcp_metadata
 from ckptctl.formats.items.scan import scan_items
@@ -103,7 +109,7 @@ def test_text_over_one_object_of_many_is_a_warning(copy: Callable[..., Path]) ->
     assert result.verdict is Verdict.UNVERIFIED
 
 
-@pytest.mark.parametrize("text", [b"step: 12", b"[1, ", b"ERROR 500 "])
+@pytest.mark.parametrize("text", [b"step: 12", b"[1, ", b"ERROR 500 ", b"a: 1\nb:\t2\r\n"])
 def test_other_text_beside_saved_objects_is_a_warning_and_not_examined(
     copy: Callable[..., Path], text: bytes
 ) -> None:
@@ -273,3 +279,20 @@ def test_other_checkpoints_tell_damage_from_an_encoding(tmp_path: Path) -> None:
     assert (ended.code, "error item-structure" in ended.stdout) == (10, True)
     written_over(tmp_path / "step-8", text=random_of)
     assert cli.run("verify", tmp_path / "step-12").code == 0
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
+@pytest.mark.parametrize("data", [b"\x80\x04K\x05.", b"\xff\xfe5\0", b"\x07"])
+def test_what_is_shorter_than_any_item_was_written_so(tmp_path: Path, data: bytes) -> None:
+    class Own(DefaultSavePlanner):
+        def transform_object(self, write_item: WriteItem, object: Any) -> Any:  # noqa: A002
+            own = write_item.index.fqn == "state.step"
+            return io.BytesIO(data) if own else super().transform_object(write_item, object)
+
+    state = {"model": {"w": torch.zeros(4)}, "state": {"step": 5, "epoch": 2}}
+    dcp.save(state, checkpoint_id=tmp_path / "step-5", planner=Own(), no_dist=True)
+    result = run(tmp_path / "step-5")
+    (finding,) = (f for f in result.report.findings if f.severity > Severity.NOTE)
+    assert (finding.check, finding.where.fqn) == ("unknown-encoding", "state.step")
+    assert finding.severity is Severity.WARNING
+    assert "state.step is in an unknown encoding" in finding.message

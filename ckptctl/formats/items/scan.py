@@ -40,6 +40,9 @@ from ckptctl.storage import Reader
 
 _SMALL_RECORD = 1 << 20
 _LARGEST_PICKLE = 64 << 20
+_WORD = 8
+"""Bytes of a number, which may well be nothing but zeros."""
+_LINES = {ord(one): " " for one in "\n\r\t"}
 _OBJECT_LIMIT = 1 << 30
 
 _parse_small = lru_cache(maxsize=4096)(parse_tensor)
@@ -303,7 +306,8 @@ def _is_raw(data: ItemBytes, length: int) -> bool:
     if not 0 < length <= _SMALL_RECORD:
         return False
     found = bytes(data.get(0, length))
-    return b"PK" not in found and bytes(256) not in found and found.count(found[0]) < length
+    hole = length > _WORD and found.count(found[0]) == length
+    return b"PK" not in found and bytes(256) not in found and not hole
 
 
 def as_text(found: bytes) -> str | None:
@@ -314,7 +318,8 @@ def as_text(found: bytes) -> str | None:
         text = found.decode("utf-8")
     except UnicodeDecodeError:
         return None
-    return text if text.isprintable() or text.strip()[:1] in ("{", "[") else None
+    plain = text.translate(_LINES).isprintable()
+    return text if plain or text.strip()[:1] in ("{", "[") else None
 
 
 def _is_json(text: str) -> bool:

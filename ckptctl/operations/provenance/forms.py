@@ -24,6 +24,8 @@ def saved_elsewhere(located: Located, texts: Iterable[Item]) -> Mapping[str, str
     read of another checkpoint tells nothing.
     """
     wanted = {item.fqn for item in itertools.islice(texts, _MOST)}
+    if not wanted:
+        return {}
     saved: dict[str, str] = {}
     others: set[str] = set()
     try:

@@ -122,10 +122,11 @@ class Content:
         reports += _second_look(work, context, examiner, faults)
         damaged = {f.where.file for one in reports for f in one.findings if f.where.file}
         faults = weigh_digests(context, faults, damaged)
-        if objects.foreign and not saved_elsewhere(work.located, objects.raws):
-            reports = [_without(one, objects.raws) for one in reports]
-        else:
-            objects = replace(objects, raws=())
+        raws = objects.foreign
+        if context.seal.manifest is None and saved_elsewhere(work.located, raws):
+            raws = objects.short
+        reports = [_without(one, raws) for one in reports] if raws else reports
+        objects = replace(objects, raws=raws)
         open_question = objects.saved and objects.loose and context.seal.manifest is None
         if open_question and work.options.asks("unknown-encoding"):
             found = saved_elsewhere(work.located, objects.loose)
