@@ -113,7 +113,8 @@ def stream(pieces: list[Piece], target: Box, width: int, block: int) -> Iterator
         for piece in pieces
     )
     if not straight:
-        yield from _bands(pieces, target, width, block)
+        # many pieces share a band: what is read of each at once should not get too little
+        yield from _bands(pieces, target, width, block * max(1, min(4, len(pieces) // 8)))
         return
     row = math.prod(target.sizes[1:]) * width
     buffer = memoryview(bytearray(min(block, target.volume * width)))
