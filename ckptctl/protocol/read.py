@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, StorageError
-from ckptctl.model.amendment import AMENDMENTS
 from ckptctl.model.manifest import (
     LATEST,
     MANIFEST,
@@ -16,6 +15,7 @@ from ckptctl.model.manifest import (
     PointerRevision,
     QuarantineRecord,
     Receipt,
+    RecordType,
 )
 from ckptctl.model.paths import join
 from ckptctl.model.seal import Seal
@@ -23,6 +23,7 @@ from ckptctl.protocol.amendments import amended
 from ckptctl.protocol.series import Series, all_of, read_record, read_series
 from ckptctl.sharding.record import CONVERTED, ConvertedRecord
 from ckptctl.storage import Store
+from ckptctl.storage.traffic import both
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,16 @@ def _numbered(found: QuarantineRecord, number: int) -> bool:
     return found.revision == number
 
 
+def _or_problem(
+    read: Callable[[Store, str], RecordType | None], store: Store, checkpoint: str
+) -> tuple[RecordType | None, str]:
+    """Read a record, or say what is wrong with it."""
+    try:
+        return read(store, checkpoint), ""
+    except MalformedData as error:
+        return None, str(error)
+
+
 def read_seal(
     store: Store,
     checkpoint: str,
@@ -123,25 +134,13 @@ def read_seal(
     name: str,
     pointers: Iterable[PointerRevision] = (),
     required: bool = False,
-    listed: Collection[str] | None = None,
 ) -> Seal:
-    """Read all records of one checkpoint; what is wrong with them is part of the answer.
-
-    ``listed`` are the names that its directory was just listed with: what is not among them is not
-    asked for.
-    """
-    there = frozenset((MANIFEST, AMENDMENTS, QUARANTINE) if listed is None else listed)
-    manifest, problem = None, ""
-    try:
-        if MANIFEST in there:
-            read = read_manifest if AMENDMENTS in there else read_sealed
-            manifest = read(store, checkpoint)
-    except MalformedData as error:
-        problem = str(error)
-    quarantine, quarantine_problem = None, ""
-    try:
-        quarantine = read_quarantine(store, checkpoint) if QUARANTINE in there else None
-    except MalformedData as error:
-        quarantine_problem = str(error)
+    """Read all records of one checkpoint; what is wrong with them is part of the answer."""
+    sealed, marked = both(
+        store,
+        lambda: _or_problem(read_manifest, store, checkpoint),
+        lambda: _or_problem(read_quarantine, store, checkpoint),
+    )
+    (manifest, problem), (quarantine, quarantine_problem) = sealed, marked
     mine = tuple(one for one in pointers if one.target == checkpoint)
     return Seal(manifest, problem, quarantine, quarantine_problem, mine, name, required)

@@ -141,15 +141,23 @@ class ObjectStore:
             found[relative] = _entry(relative, info)
         return [found[name] for name in sorted(found)]
 
-    def below(self, path: str = "") -> list[Entry]:
-        """Return all objects below a prefix, in name order, by one listing; directories are left out."""
+    def below(self, path: str = "") -> list[Entry] | None:
+        """Return all objects below a prefix, in name order, by one listing; directories are left out.
+
+        None where there is no such listing: web pages tell no sizes.
+        """
+        if self._quoted:
+            return None
         key, url = self._key(path), f"{self._url}/{path}".rstrip("/")
         self._system.invalidate_cache()
         infos = _call(url, self._system.find, key, detail=True)
         found = {}
         for name, info in infos.items():
             relative = self._relative(name)
-            if info.get("type") == "file" and not str(name).endswith("/"):
+            inside = not relative.startswith("../") and not str(name).endswith("/")
+            if info.get("type") == "file" and inside:
+                if info.get("size") is None:
+                    info = _call(url, self._system.info, name)
                 found[relative] = _entry(relative, info)
         return [found[name] for name in sorted(found, key=lambda one: one.split("/"))]
 

@@ -8,7 +8,7 @@ from ckptctl.formats.items.scan import as_text
 from ckptctl.formats.pickles.values import MAX_VALUE, decode_item, decode_number
 from ckptctl.model.checkpoint import Checkpoint, Item
 from ckptctl.model.paths import is_contained, join
-from ckptctl.storage import Store
+from ckptctl.storage import Store, open_listed
 
 
 def read_value(
@@ -35,7 +35,7 @@ def read_value(
     file = checkpoint.files.get(item.path)
     if file is None or item.end > file.size:
         raise MalformedData("its bytes are not there")
-    with store.open(join(base, item.path)) as reader:
+    with open_listed(store, join(base, item.path), file.size, ahead=False) as reader:
         data = reader.read(item.offset, item.end)
     if item.stored is not None:
         return decode_number(item.stored, data)

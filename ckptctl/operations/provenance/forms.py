@@ -51,6 +51,6 @@ def _forms(beside: Located, wanted: set[str]) -> dict[str, bool]:
             item = other.items[index]
             file = other.files.get(item.path)
             if file is not None and file.is_file and item.end <= file.size:
-                with beside.open(item.path) as reader:
+                with beside.open(item.path, other.files, ahead=False) as reader:
                     found[fqn] = reader.read(item.offset, min(item.end, item.offset + 4)) == _ZIP
     return found

@@ -17,7 +17,7 @@ from ckptctl.operations.progress import Progress
 from ckptctl.operations.provenance.collect import Collection
 from ckptctl.operations.verify.accepting import Acceptances
 from ckptctl.operations.verify.options import Options
-from ckptctl.storage.traffic import both, is_remote
+from ckptctl.storage.traffic import both
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -117,9 +117,6 @@ def _seal(located: Located, options: Options) -> Seal:
     """Read the checkpoint's records and the pointer, where one names it."""
     store, place = located.store, located.place
     asked = place.path and options.asks("pointer-mismatch")
-    listed = None
-    if is_remote(store) and place.members is None:  # a request for each that is not there
-        listed = {entry.name for entry in place.entries}
     found, seal = both(
         store,
         lambda: protocol.read_pointer(store) if asked else protocol.Pointer(),
@@ -128,7 +125,6 @@ def _seal(located: Located, options: Options) -> Seal:
             located.records,
             name=place.name.text,
             required=options.require_manifest,
-            listed=listed,
         ),
     )
     if found.failed:
