@@ -29,7 +29,13 @@ SHOWN = [page for page in PAGES if any(block.kind == "console" for block in docs
 OPTIONS = docs.options()
 ALL_OPTIONS = {"--version", "--install-completion", "--show-completion"}.union(*OPTIONS.values())
 _OPTION = re.compile(r"(?<!\S)--[a-z][a-z-]+")
-FOREIGN = {"--size", "--requeue", "--dist-ckpt-optim-fully-reshardable", "--verify-integrity"}
+FOREIGN = {
+    "--size",
+    "--below",
+    "--requeue",
+    "--dist-ckpt-optim-fully-reshardable",
+    "--verify-integrity",
+}
 """Options of other programs."""
 EVERYWHERE = {"--json", "--help"}
 
