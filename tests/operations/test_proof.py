@@ -16,7 +16,9 @@ from ckptctl.operations.content import assemble
 from ckptctl.operations.content.cut import Sums
 from ckptctl.operations.content.proof import BUDGET, ProofBy
 from ckptctl.operations.content.segments import Run, extend, whole
+from ckptctl.operations.reshard import target as reshard_target
 from ckptctl.protocol import read_manifest
+from ckptctl.sharding import plan
 from ckptctl.storage.posix import PosixStore, PosixUpload
 from conftest import FIXTURES
 from support.cli import Ended, run
@@ -126,8 +128,6 @@ def test_a_bit_that_flips_after_it_was_read_ends_with_10(
 def test_an_attempt_by_crc_goes_on_where_it_was_ended(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: tuple[str, ...]
 ) -> None:
-    from ckptctl.operations.reshard import target as reshard_target
-
     out = tmp_path / "b" / "step-1"
 
     def stop(*_: Any) -> None:
@@ -139,6 +139,37 @@ def test_an_attempt_by_crc_goes_on_where_it_was_ended(
     done = reshard(source, out, "--proof", "crc", *cut, "--resume", "--json")
     assert done.code == 0 and done.json()["reused"] == 3
     assert done.json()["proven_by"] == "crc" and "4 pieces" in done.json()["covers"]
+
+
+@BOTH
+def test_one_file_of_several_that_are_written_together_may_be_missing(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proof: str
+) -> None:
+    out = tmp_path / "b" / "step-1"
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reshard_target, "write_metadata", stop)
+        assert reshard(source, out, "--proof", proof, *COLUMNS).code == 130
+    (missing,) = tmp_path.glob("b/.ckptctl-*/__1_0.distcp")
+    missing.unlink()
+    done = reshard(source, out, "--proof", proof, *COLUMNS, "--resume", "--json")
+    assert done.code == 0 and done.json()["reused"] == 2 and done.json()["proven_by"] == proof
+
+
+@BOTH
+def test_more_files_than_are_written_together(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proof: str
+) -> None:
+    """Their source is read for each group, which is said before, and proven all the same."""
+    monkeypatch.setattr(plan.Plan.together, "__defaults__", (2,))
+    out, words = tmp_path / "b" / "step-1", ("--world-size", "5", *COLUMNS, "--json")
+    planned = run("reshard", source, "--out", out, *words, "--dry-run").json()
+    assert planned["bytes_read"] == 3 * 64 * 1024 * 4
+    done = run("reshard", source, "--out", out, *words, "--proof", proof)
+    assert done.code == 0 and done.json()["proven_by"] == proof
 
 
 @pytest.mark.parametrize(
