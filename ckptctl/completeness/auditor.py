@@ -26,19 +26,21 @@ from ckptctl.completeness.world_size import (
 )
 from ckptctl.dataclass import dataclass
 from ckptctl.model.checkpoint import Checkpoint, TensorEntry
+from ckptctl.pattern import pattern
 
 _SIDE_FILES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
-    (re.compile(r"(?:weights/)?common\.pt"), ("progress", "scheduler", "data")),  # Megatron, NeMo
-    (re.compile(r"meta\.pt"), ("progress", "scheduler")),  # Lightning
-    (re.compile(r"train/rank(?P<rank>\d{1,7})\.pt"), ("progress", "rng", "data")),  # OLMo-core
-    (re.compile(r"(?:rng_state|random_states)(?:_(?P<rank>\d{1,7}))?\.(?:pth|pkl|pt)"), ("rng",)),
-    (re.compile(r"(?:lr_)?scheduler(?:_\d+)?\.(?:pt|bin|pth)"), ("scheduler",)),
-    (re.compile(r"(?:grad_)?scaler\.(?:pt|pth)"), ("scaler",)),
-    (re.compile(r"(?:trainer|train|training)_state\.(?:json|pt|pth)"), ("progress",)),
-    (re.compile(r"(?:dataloader|sampler)(?:_(?P<rank>\d{1,7}))?\.(?:pt|pth|bin|pkl)"), ("data",)),
+    (pattern(r"(?:weights/)?common\.pt"), ("progress", "scheduler", "data")),  # Megatron, NeMo
+    (pattern(r"meta\.pt"), ("progress", "scheduler")),  # Lightning
+    (pattern(r"train/rank(?P<rank>\d{1,7})\.pt"), ("progress", "rng", "data")),  # OLMo-core
+    (pattern(r"(?:rng_state|random_states)(?:_(?P<rank>\d{1,7}))?\.(?:pth|pkl|pt)"), ("rng",)),
+    (pattern(r"(?:lr_)?scheduler(?:_\d+)?\.(?:pt|bin|pth)"), ("scheduler",)),
+    (pattern(r"(?:grad_)?scaler\.(?:pt|pth)"), ("scaler",)),
+    (pattern(r"(?:trainer|train|training)_state\.(?:json|pt|pth)"), ("progress",)),
+    (pattern(r"(?:dataloader|sampler)(?:_(?P<rank>\d{1,7}))?\.(?:pt|pth|bin|pkl)"), ("data",)),
 )
 """Files beside the tensors, by their names, and the components that their writers keep in them."""
 
+_SIDE_ENDINGS = (".pt", ".pth", ".bin", ".pkl", ".json")
 _COMMON = "common_state"
 
 
@@ -187,8 +189,10 @@ def _side_files(checkpoint: Checkpoint) -> Iterable[tuple[str, str, int | None]]
     for path, file in sorted(checkpoint.files.items()):
         if not file.is_file or not file.size:
             continue
-        for pattern, names in _SIDE_FILES:
-            match = pattern.fullmatch(path)
+        if not path.endswith(_SIDE_ENDINGS):
+            continue
+        for rule, names in _SIDE_FILES:
+            match = rule.fullmatch(path)
             if match:
                 rank = match.groupdict().get("rank")
                 for name in names:

@@ -60,7 +60,8 @@ class Classifier:
         unclear: list[str] = []
         tops: set[str | int] = set()
         for fqn, entry in entries.items():
-            key = self._classify(fqn, entry, paths[fqn], skip)
+            path = paths[fqn]
+            key = self._classify(fqn, entry, path[skip:] if skip else path, path)
             if key is None:
                 unclear.append(fqn)
                 continue
@@ -73,19 +74,20 @@ class Classifier:
             self._keys[fqn] = Key(fqn, "model" if own else "other", path, 0, known=own)
 
     def _classify(
-        self, fqn: str, entry: Entry, path: tuple[str | int, ...], skip: int
+        self, fqn: str, entry: Entry, inside: tuple[str | int, ...], path: tuple[str | int, ...]
     ) -> Key | None:
+        """Classify a key by its path inside what wraps everything, and by its whole path."""
         tensor = isinstance(entry, TensorEntry)
-        component, depth = locate_component(path[skip:])
+        component, depth = locate_component(inside)
         for pattern, wanted in self._mapping:
             if fnmatch.fnmatchcase(fqn, pattern):
-                return Key(fqn, wanted, path[skip:], depth if wanted == component else 0)
+                return Key(fqn, wanted, inside, depth if wanted == component else 0)
         if component in (None, "progress", "other") and _is_generator(entry):
-            return Key(fqn, "rng", path[skip:], 0)
+            return Key(fqn, "rng", inside, 0)
         if component is None and not tensor:
             return None
         final = settle(component, path, tensor=tensor)
-        return Key(fqn, final, path[skip:], depth if final == component else 0)
+        return Key(fqn, final, inside, depth if final == component else 0)
 
     def __getitem__(self, fqn: str) -> Key:
         """Return what is known of a key."""

@@ -88,11 +88,11 @@ def moments(checkpoint: Checkpoint, keys: Iterable[Key]) -> Moments:
     for key in optimizer:
         entry = checkpoint.entries[key.fqn]
         numel = entry.numel if isinstance(entry, TensorEntry) else 0
-        inner = [str(element) for element in key.inner]
+        inner = [*map(str, key.inner)]
         dotted = ".".join(inner)
         if not inner or inner == ["state"] or inner[-1].startswith("param_state"):
             opaque.append(key.fqn)
-        elif "param_groups" in dotted.split("."):
+        elif "param_groups" in dotted and "param_groups" in dotted.split("."):
             settings.add(inner[-1].rpartition(".")[2])
         elif "dp_group_idx" in dotted:
             if numel and inner[-1] in OPTIMIZER_STATES:
@@ -100,9 +100,12 @@ def moments(checkpoint: Checkpoint, keys: Iterable[Key]) -> Moments:
         else:
             found = _split(key, checkpoint, model)
             if found is not None:
-                state = states.setdefault(found[0], State())
+                state = states.get(found[0])
+                if state is None:
+                    state = states[found[0]] = State()
                 state.names.add(found[1])
-                state.numel = max(state.numel, numel)
+                if numel > state.numel:
+                    state.numel = numel
     names = {name for state in states.values() for name in state.names} | set(buckets)
     base = Moments(
         len(model),
@@ -115,19 +118,21 @@ def moments(checkpoint: Checkpoint, keys: Iterable[Key]) -> Moments:
 
 
 def _trained(key: Key, entry: TensorEntry) -> bool:
-    path = [str(element) for element in key.path]
     return (
         entry.dtype.startswith(("float", "bfloat"))
-        and entry.numel > 0
-        and path[0].lower() not in _COPIES
-        and path[-1].rpartition(".")[2] not in BUFFERS
+        and 0 not in entry.shape
+        and str(key.path[0]).lower() not in _COPIES
+        and str(key.path[-1]).rpartition(".")[2] not in BUFFERS
     )
 
 
 def _canonical(parts: Iterable[str | int]) -> str:
     """Join the elements of a parameter's name without those that only wrap modules."""
-    words = ".".join(map(str, parts)).split(".")
-    return ".".join(word for word in words if word not in _OUTER)
+    text = ".".join(map(str, parts))
+    words = text.split(".")
+    if _OUTER.isdisjoint(words):
+        return text
+    return ".".join([word for word in words if word not in _OUTER])
 
 
 def _split(key: Key, checkpoint: Checkpoint, model: dict[str, int]) -> tuple[str, str] | None:
@@ -136,7 +141,12 @@ def _split(key: Key, checkpoint: Checkpoint, model: dict[str, int]) -> tuple[str
     if "state" in recorded[:-2]:
         rest = recorded[recorded.index("state") + 1 :]
         return _canonical(rest[:1]), ".".join(map(str, rest[1:]))
-    words = ".".join(map(str, key.inner)).split(".")
+    text = ".".join(map(str, key.inner))
+    if text.startswith("state."):  # nearly all: a parameter's name, and one word
+        name, _, last = text[6:].rpartition(".")
+        if name in model and last not in _OUTER:
+            return name, last
+    words = text.split(".")
     if "state" not in words[:-1]:
         return None
     words = [word for word in words[words.index("state") + 1 :] if word not in _OUTER]

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import (
@@ -23,14 +23,14 @@ from ckptctl.errors import (
     UsageError,
 )
 from ckptctl.model.manifest import LATEST
-from ckptctl.operations.decision import decide
 from ckptctl.operations.find import DEPTH, find, locate, place_of_file
 from ckptctl.operations.place import ALONE, UNKNOWN, Place, address, not_read, split
-from ckptctl.operations.pointers import Pointer, pointers
-from ckptctl.operations.vacancy import nothing_here
 from ckptctl.pattern import pattern
 from ckptctl.storage import Entry, Store, WritableStore, open_store, open_writable
 from ckptctl.words import listed
+
+if TYPE_CHECKING:
+    from ckptctl.operations.pointers import Pointer
 
 Named = str | os.PathLike[str] | None
 """A path or URL; None is ``CKPTCTL_ROOT``, or the current directory where that is not set."""
@@ -167,6 +167,8 @@ def text_of(named: Named) -> str:
         raise UsageError(f"{said}: a path or URL is needed; is a variable not set?")
     if not text.strip():
         raise UsageError(f"the path is blank, {text!r}: a path or URL is needed")
+    if ":" not in text:
+        return text
     if _ONE_SLASH.match(text) and not os.path.lexists(text):
         scheme, _, rest = text.partition(":")
         right = f"{scheme}://{rest.lstrip('/')}"
@@ -225,6 +227,8 @@ class _Finder(Generic[AnyStore]):
         except NothingThere:
             around = self._around(url) if entry is not None else None
             if around is None:
+                from ckptctl.operations.vacancy import nothing_here
+
                 raise nothing_here(self.opener(inside)) from None
             return around
         single = not found[0].path or store.url != self.opener(inside).url
@@ -249,6 +253,8 @@ class _Finder(Generic[AnyStore]):
         around = self._around(url)
         if around is not None:
             return around
+        from ckptctl.operations.pointers import pointers
+
         parent, name = split(url)
         store = self.opener(parent)
         places = find(store, self.framework)
@@ -340,6 +346,9 @@ def _refuse_two(pointer: Pointer) -> None:
 
 def _pointed(store: Store, places: Sequence[Place], name: str) -> tuple[str | None, list[str]]:
     """Return what a pointer names, and the names of all pointers."""
+    from ckptctl.operations.decision import decide
+    from ckptctl.operations.pointers import pointers
+
     there = pointers(store, list(places))
     found = {one.name: one.target or one.text for one in there}
     for one in there:

@@ -21,7 +21,7 @@ def open_store(location: str | os.PathLike[str]) -> Store:
     is imported only then.
     """
     text = os.fspath(location)
-    match = _URL.match(text)
+    match = _URL.match(text) if ":" in text else None
     if match is None:
         return PosixStore(text)
     if match[1] in ("file", "local"):

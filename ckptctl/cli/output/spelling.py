@@ -14,7 +14,8 @@ _OTHERWISE = {"publish_as": "--as", "algorithm": "--digest", "mapping": "--map"}
 
 def spelled(text: object) -> str:
     """Write every option that a message of the library names as the flag that sets it."""
-    return _OPTION.sub(_spelled, str(text))
+    text = str(text)
+    return _OPTION.sub(_spelled, text) if "`" in text else text
 
 
 def _spelled(match: re.Match[str]) -> str:

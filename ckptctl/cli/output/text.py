@@ -24,7 +24,9 @@ NAME = "ckptctl: "
 
 def safe(text: object) -> str:
     """Escape what could steer a terminal or hide in it: controls, direction marks, lone surrogates."""
-    return _UNSAFE.sub(_escape, str(text))
+    text = str(text)
+    plain = text.isascii() and text.isprintable()  # nearly all, and the pattern is large
+    return text if plain else _UNSAFE.sub(_escape, text)
 
 
 def _escape(match: re.Match[str]) -> str:
