@@ -9,6 +9,8 @@ from ckptctl.formats.torch.zip import END_SIZE, read_directory
 from ckptctl.storage import Reader
 
 _MOST_ITEMS = 4096
+_LARGEST = 16 << 20
+"""Bytes of one directory that are read: an item of torch has a few records."""
 
 
 def filled(reader: Reader, start: int, stop: int) -> int:
@@ -37,4 +39,9 @@ def filled(reader: Reader, start: int, stop: int) -> int:
 
 
 def _within(reader: Reader, low: int) -> Callable[[int, int], bytes]:
-    return lambda start, stop: reader.read(low + start, low + stop)
+    def read(start: int, stop: int) -> bytes:
+        if stop - start > _LARGEST:
+            raise MalformedData("its directory is larger than that of any item")
+        return reader.read(low + start, low + stop)
+
+    return read
