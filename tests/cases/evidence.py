@@ -649,6 +649,24 @@ RANKS: list[Case] = [
         ("commit", "{root}/step-100"),
     ),
     quiet(
+        "another optimizer than before",
+        each(
+            run(80, 90),
+            writes_state(100, progress=100, states=lambda _: ("momentum_buffer",)),
+        ),
+    ),
+    quiet(
+        "another model than before",
+        each(writes_state(90, {f"old.{n}": 90 for n in range(9)}, progress=90), run(100)),
+    ),
+    quiet(
+        "lists are shorter",
+        each(
+            run(80, 90, more={"metrics": {"loss": [torch.tensor(1.0), torch.tensor(2.0)]}}),
+            run(100, more={"metrics": {"loss": [torch.tensor(1.0)]}}),
+        ),
+    ),
+    quiet(
         "keys have the names of a wrapper",
         each(
             run(80, 90),

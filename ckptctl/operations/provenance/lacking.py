@@ -63,10 +63,10 @@ def lacking_beside(own: Checkpoint, known: Sequence[Sibling], step: int | None) 
 def _not_renamed(
     own: Checkpoint, classes: Classifier, other: Checkpoint, gone: dict[str, str]
 ) -> dict[str, str]:
-    """Leave out components that have as many keys of other names instead: of a wrapper, or a model."""
+    """Leave out components that have many keys of other names instead: of a wrapper, or another model."""
     fresh = Counter(classes.component(fqn) for fqn in own.entries if fqn not in other.entries)
     lost = Counter(gone.values())
-    return {fqn: name for fqn, name in gone.items() if fresh[name] < lost[name]}
+    return {fqn: name for fqn, name in gone.items() if 2 * fresh[name] < lost[name]}
 
 
 def _read(one: Sibling) -> Checkpoint | None:
@@ -98,8 +98,13 @@ def _missing(own: Checkpoint, other: Checkpoint) -> dict[str, str]:
         for fqn, entry in checkpoint.entries.items():
             if isinstance(entry, TensorEntry) and moment_of(fqn) is None:
                 parameters.update(tails_of(fqn))
+    moments = (moment_of(fqn) for fqn in own.entries)
+    with_state = {parts[0] for parts in moments if parts is not None}
     found: dict[str, str] = {}
     for fqn in absent:
+        parts = moment_of(fqn)
+        if parts is not None and parts[0] in with_state:
+            continue  # of another optimizer; what one of its own kind lacks is the audit's to say
         text, component = _text(other, fqn), classes.component(fqn)
         form = _DIGITS.sub("#", text)
         if text in texts or (form in forms and not _counted(other, fqn, component, parameters)):
