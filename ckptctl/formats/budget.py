@@ -48,7 +48,8 @@ class Budget:
     def hold(self, memory: int) -> None:
         """Spend bytes of memory for good; raise ``TooLarge`` for too many."""
         self._memory -= memory
-        self.fits(0)
+        if self._memory < 0:
+            raise TooMuchMemory("what it describes takes far more memory than its own size")
 
     def fits(self, memory: int) -> None:
         """Raise ``TooLarge`` where so many bytes of memory, or the time so far, are too much."""

@@ -11,18 +11,21 @@ from pathlib import Path
 import pytest
 
 from ckptctl.errors import MalformedData, StorageError, TooDeep, TooLarge
+from ckptctl.formats.budget import Budget
 from ckptctl.formats.dcp import apart
 from ckptctl.formats.dcp.metadata import Parsed
 from ckptctl.formats.items import transforms
 from ckptctl.formats.items.strided import rearranged
 from ckptctl.formats.pickles.plain import pickle_plain
 from ckptctl.formats.pickles.unpickler import load
+from ckptctl.formats.pickles.values import value_table
 from ckptctl.formats.torch import zip as torchzip
 from ckptctl.formats.torch.states import flatten
 from ckptctl.model.checkpoint import FaultKind, Item, Stored, rank_of
 from ckptctl.storage import open_store
 from ckptctl.storage.posix import PosixStore
 from support import cli
+from support.effort import ends
 from support.lanes import only_apart
 from support.stores import torch_zip
 
@@ -145,6 +148,82 @@ def test_what_an_allocator_reserves_is_not_counted(
 def test_each_bound_has_its_error(data: bytes, error: type[MalformedData]) -> None:
     with pytest.raises(error):
         load(data, {})
+
+
+PRIME = (1 << 61) - 1
+"""What numbers are hashed by: those that differ by it have one hash."""
+
+
+def alike(count: int) -> list[bytes]:
+    """Pickle numbers that have one hash."""
+    return [b"\x8a\x0c" + (k * PRIME + 7).to_bytes(12, "little") for k in range(8, count + 8)]
+
+
+def again(what: bytes, opcodes: bytes) -> bytes:
+    """Make one thing, and do the same to it very many times."""
+    return b"\x80\x04" + what + opcodes * 200_000 + b"N."
+
+
+METADATA = b"ctorch.distributed.checkpoint.metadata\n"
+MANY = b"".join(b"X\4\0\0\0%04xN" % number for number in range(50_000))
+REPEATED = {
+    "a size": again(b"ctorch\nSize\nq\0(" + b"K\1" * 500_000 + b"t\x85q\x0100", b"h\0h\1R0"),
+    "a state": again(METADATA + b"Metadata\n)\x81q\0}q\1(" + MANY + b"u0", b"h\0h\1b0"),
+    "another's state": again(b"cmine\nMine\n)\x81q\0}q\1(" + MANY + b"u0", b"h\0h\1b0"),
+    "its two states": again(b"cmine\nMine\n)\x81q\0}q\1(" + MANY + b"uh\1\x86q\x020", b"h\0h\2b0"),
+    "a key of many digits": again(b"\x8b\0\0\x40\0" + b"\x7f" * (4 << 20) + b"q\x000}", b"h\0Ns"),
+    "a path": again(
+        b"cpathlib\nPosixPath\nq\0(X\xb8\x0b\0\0"
+        + b"a" * 3000
+        + b"q\1"
+        + b"h\1" * 4
+        + b"tq\x0200](",
+        b"h\0h\2R",
+    ),
+    "nested arguments": again(
+        b"cmine\nMine\nq\0("
+        + b"h\1".join([b"K\1" * 64 + b"tq\1(", *[b"h\1" * 63 + b"tq\1("] * 3])
+        + b"h\1tq\x0200",
+        b"h\0h\2\x85R0",
+    ),
+    "an index": again(
+        METADATA + b"MetadataIndex\n)\x81q\0}(X\3\0\0\0fqnN" + MANY + b"ub0}", b"h\0Ns"
+    ),
+    "arguments": again(b"cmine\nMine\nq\0(" + b"N" * 500_000 + b"tq\x0100", b"h\0h\1R0"),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_what_is_asked_for_again_is_counted_each_time(tmp_path: Path, name: str) -> None:
+    with ends():
+        assert parsed(tmp_path, REPEATED[name]).faults
+
+
+SETS = {
+    "a set": b"\x80\x04\x8f(%b\x90.",
+    "a frozen set": b"\x80\x04(%b\x91.",
+    "a set that is called": b"\x80\x02c__builtin__\nset\n](%be\x85R.",
+    "a frozen set that is called": b"\x80\x02c__builtin__\nfrozenset\n](%be\x85R.",
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_sets_of_what_nests_or_has_one_hash_end_soon(name: str) -> None:
+    with ends():
+        for members in (b")" + b"\x85" * 400_000, b"".join(alike(100_000))):
+            with pytest.raises((TooDeep, TooLarge)):
+                load(SETS[name] % members, value_table(), budget=Budget(1 << 10))
+        few = b"".join([*alike(100), b"K\1K\2\x86", b"X\1\0\0\0a"])
+        value, _, _ = load(SETS[name] % few, value_table())
+        assert len(value) == 102  # type: ignore[arg-type]
+
+
+def test_mappings_of_what_has_one_hash_end_soon() -> None:
+    with ends():
+        pairs = b"".join(one + b"N\x86" for one in alike(60_000))
+        called = b"\x80\x02ccollections\nOrderedDict\n](" + pairs + b"e\x85R."
+        with pytest.raises(TooLarge):
+            load(called, value_table())
 
 
 def doubled(levels: int, start: object, wrap: Callable[[object], object]) -> object:

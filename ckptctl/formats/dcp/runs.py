@@ -215,6 +215,7 @@ class Runs:
             position = one.end()
             if not len(found.fqns) % _LOOK:
                 self._budget.hold(_LOOK * 120)
+                self._budget.fits(0)
         return position
 
     def _is_item(self, heads: Added, memo: Memo) -> tuple[Added, Added] | None:
@@ -289,6 +290,7 @@ class Runs:
                 position = begin + len(block.data)
             if not len(found) % _LOOK:
                 self._budget.hold(_LOOK * 200)
+                self._budget.fits(0)
         return position
 
     def _tensor(self, begin: int, memo: Memo, before: Added) -> _Block | None:
@@ -375,6 +377,7 @@ class Runs:
                 break
             if not count % _LOOK:
                 self._budget.hold(_LOOK * 160)
+                self._budget.fits(0)
         end = (b"eub" if many else b"aub") if count else b"ub"
         if (many and not count) or not data.startswith(end, position):
             return None

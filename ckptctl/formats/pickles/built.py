@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from ckptctl.dataclass import dataclass
 from ckptctl.errors import MalformedData, RunsCode, TooLarge
 from ckptctl.formats.pickles.forms import is_class
+from ckptctl.formats.pickles.keys import check_members
 from ckptctl.formats.pickles.tensors import TABLE as TENSOR_TABLE
 from ckptctl.formats.pickles.unpickler import Function, Opaque, Ordered, Stateful, ordered
 
@@ -59,6 +60,8 @@ class _Copies:
             if type(found) not in (list, tuple, set, frozenset, dict, Ordered):
                 raise MalformedData("a container is not made of members")
             self.take(len(found))  # type: ignore[arg-type]
+            if kind is not list:
+                check_members(found, self.take)  # type: ignore[arg-type]
             return kind(found)  # type: ignore[arg-type]
 
         return Function(build)

@@ -6,8 +6,8 @@ import _compat_pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ckptctl.errors import MalformedData, RunsCode, TooDeep, TooLarge
-from ckptctl.formats.budget import MAX_DEPTH, Budget
+from ckptctl.errors import MalformedData, RunsCode, TooLarge
+from ckptctl.formats.budget import Budget
 from ckptctl.formats.pickles.allowed import (
     is_platform,
     makes,
@@ -17,6 +17,7 @@ from ckptctl.formats.pickles.allowed import (
     may_make,
     may_name,
 )
+from ckptctl.formats.pickles.keys import check_key
 from ckptctl.formats.pickles.shortcuts import Fence
 from ckptctl.formats.pickles.stand_ins import (
     DtypeName,
@@ -60,7 +61,7 @@ class Effects:
         self._table, self.budget = table, budget
         self._persistent, self._foreign = persistent, foreign
         self._protocol = 0
-        self._held = self._keys = 0
+        self._held = self._keys = self._wide = 0
         self.unknown: dict[tuple[str, str], type[Opaque]] = {}
         self.tolerated: list[str] = []
         self.unsafe: list[str] | None = None
@@ -222,7 +223,7 @@ class Effects:
         if type(target) is set:
             for one in items:
                 self._check_key(one)
-            target.update(items)
+                target.add(one)
         else:
             self._stand_in(target).extend(items)
 
@@ -238,24 +239,7 @@ class Effects:
         """Refuse what cannot be hashed, or only by following very many references."""
         self._keys += 1
         if not self._keys % _LOOK:
-            self.budget.fits(0)  # keys can be made to collide, so that each takes longer
-        if type(key) is not tuple:
-            state = getattr(key, "state", None)
-            if type(state) is dict:
-                self.budget.take(len(state))
-            elif type(key) is int and key.bit_length() > _FEW:
-                self.budget.take(key.bit_length())
-            hash(key)
-            return
-        pending: list[tuple[object, int]] = [(key, 0)]
-        while pending:
-            one, depth = pending.pop()
-            if type(one) is tuple:
-                if depth > MAX_DEPTH:
-                    raise TooDeep(f"it nests tuples more than {MAX_DEPTH} deep in a key")
-                self.budget.take(32 + len(one))
-                pending.extend((inner, depth + 1) for inner in one)
-            elif type(one) is int and one.bit_length() > _FEW:
-                self.budget.take(one.bit_length())
-            else:
-                hash(one)
+            self.budget.fits(0)
+        if check_key(key, self.budget.take):
+            self._wide += 1
+            self.budget.take(self._wide)  # where all have one hash, each is compared with all

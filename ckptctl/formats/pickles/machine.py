@@ -256,9 +256,9 @@ class Machine(Effects):
                 elif op == 0x91:  # FROZENSET
                     items = stack
                     stack = stacks.pop()
-                    for one in items:
-                        self._check_key(one)
-                    stack.append(frozenset(items))
+                    members: set[Any] = set()
+                    self._add(members, items)
+                    stack.append(frozenset(members))
                     held += 232 + 60 * len(items)
                 elif op in (0x30, 0x31, 0x32) and shortcuts is not None:
                     raise Detour

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, cast
 
 from ckptctl.errors import MalformedData, RunsCode, UnsafeData
 from ckptctl.formats.budget import Budget
+from ckptctl.formats.pickles.keys import check_members
 
 _DEEPEST_ANATOMY = 200
 _HOOKS = frozenset({"__setstate__", "append", "extend", "add"})
@@ -117,6 +118,7 @@ def ordered(*args: object) -> Ordered:
         isinstance(pair, list | tuple) and len(pair) == 2 and type(pair[0]) in (str, int, bytes)
         for pair in pairs
     ):
+        check_members((pair[0] for pair in pairs), Budget(0).take)
         return Ordered(pairs)
     raise MalformedData("an OrderedDict is not made of pairs")
 
