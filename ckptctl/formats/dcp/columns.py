@@ -306,6 +306,8 @@ def _same(found: Iterable[object], made: list[object]) -> None:
     objects = list(found)
     if len(objects) != len(made) or not all(map(is_, objects, made)):
         raise Unusual
+    if len(set(map(id, made))) != len(made):  # filled in twice, it has what came last
+        raise Unusual
 
 
 def _fill_entries(parsed: Parsed, mapping: dict[object, object], columns: _Columns) -> bool:
