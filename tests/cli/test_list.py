@@ -80,7 +80,7 @@ def mixed(tmp_path: Path) -> Path:
     (run_root / "step-40").mkdir()
     plant(SMALL, run_root / "step-44")
     remove(run_root / "step-44", file=".metadata")
-    (run_root / "step-44" / "__0_0.distcp").rename(run_root / "step-44" / "model.safetensors")
+    (run_root / "step-44" / "__0_0.distcp").rename(run_root / "step-44" / "_CHECKPOINT_METADATA")
     (run_root / "logs").mkdir()
     (run_root / "logs" / "events.txt").write_text("hello")
     (run_root / "latest").write_text("step-12\n")

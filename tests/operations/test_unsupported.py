@@ -156,10 +156,9 @@ def test_the_same_bytes_of_another_form_are_not_the_same(compressed: Path, copy:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("what", ["a model", "a sparse tensor", "a quantized one", "a tuple"])
+@pytest.mark.parametrize("what", ["a sparse tensor", "a quantized one", "a tuple"])
 def test_a_file_of_what_cannot_be_read(tmp_path: Path, what: str) -> None:
     odd = {
-        "a model": lambda: torch.nn.Linear(2, 2),
         "a sparse tensor": lambda: torch.eye(3).to_sparse(),
         "a quantized one": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
         "a tuple": lambda: (1, torch.ones(2)),
@@ -178,18 +177,26 @@ def test_a_file_of_what_cannot_be_read(tmp_path: Path, what: str) -> None:
     assert run("convert", path, "--to", "safetensors", "--out", tmp_path / "no").code in (5, 10)
 
 
-def test_a_file_of_the_older_form_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
-    torch.save({"w": torch.ones(3)}, path, _use_new_zipfile_serialization=False)
-    for command in (
-        ["show", path],
-        ["digest", path],
-        ["convert", path, "--to", "safetensors", "--out", tmp_path / "st", "--force"],
-        ["diff", path, path],
-    ):
-        ended = run(*command)
-        assert ended.code == 5
-        assert "before torch 1.6" in ended.stderr
+def test_a_model_that_was_pickled_as_a_whole_is_read_as_its_state(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    torch.save({"net": model}, tmp_path / "model.pt")
+    torch.save({"net": model.state_dict()}, tmp_path / "state.pt")
+    ended = run("diff", tmp_path / "model.pt", tmp_path / "state.pt")
+    count = len(model.state_dict())
+    assert f"{count} of {count} tensors equal" in ended.stdout, ended.stdout
+
+
+def test_a_file_of_the_older_form_is_read(tmp_path: Path) -> None:
+    path, newer = tmp_path / "model.pt", tmp_path / "newer.pt"
+    state = {"w": torch.ones(3), "b": torch.arange(4), "tied": [torch.eye(2)]}
+    torch.save(state, path, _use_new_zipfile_serialization=False)
+    torch.save(state, newer)
+    assert run("diff", path, newer).code == 0
+    assert "not checked" in run("digest", path).stderr
+    out = tmp_path / "st"
+    assert run("convert", path, "--to", "safetensors", "--out", out).code == 0
+    path.write_bytes(path.read_bytes()[:-1])
+    assert run("digest", path).code == 10
     path.write_bytes(b"no zip at all")
     assert run("digest", path).code == 10
 

@@ -109,7 +109,7 @@ def _render_finding(finding: Finding, screen: Screen) -> None:
     if where.start is not None and where.stop is not None:
         place.append(f"bytes {where.start}-{where.stop}")
     head = f"{finding.severity.word} {finding.check}:"
-    screen.wrapped(f"{screen.paint(head, _COLOURS[finding.severity], 'bold')} {' '.join(place)}", 2)
+    screen.wrapped(" ".join([screen.paint(head, _COLOURS[finding.severity], "bold"), *place]), 2)
     screen.wrapped(said(finding.message), 6)
     if finding.loss:
         screen.wrapped(f"lost: {said(finding.loss)}", 6)

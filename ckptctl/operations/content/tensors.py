@@ -313,9 +313,7 @@ class TensorSource:
     ) -> Piece:
         reader, stored = self.stored(item, stack)
         if stored.kind != "plain":
-            raise Unsupported(
-                f"{item.path}: {item.fqn}: the layout of {stored.kind} is not interpreted"
-            )
+            raise _not_interpreted(item, stored)
         cast_from = stored.dtype if {stored.dtype, entry.dtype} <= CAST else ""
         if stored.dtype != (cast_from or entry.dtype) or stored.shape != box.sizes:
             raise MalformedData(
@@ -363,6 +361,8 @@ class TensorSource:
                 f"{entry.fqn}: elements of {entry.dtype} are not whole bytes, so it cannot be cut"
             )
         reader, stored = self.stored(items[0], stack)
+        if stored.kind != "plain":
+            raise _not_interpreted(items[0], stored)
         span = (stored.start, stored.start + stored.size)
         check = self._check(reader, items[0], stored, span)
         piece = Piece(whole, items[0], reader, stored.start, stored.size, check)
@@ -370,3 +370,7 @@ class TensorSource:
             buffer = memoryview(bytearray(min(block, stored.size - position)))
             yield buffer, piece.read_into(position, buffer)
         piece.settle()
+
+
+def _not_interpreted(item: Item, stored: Stored) -> Unsupported:
+    return Unsupported(f"{item.path}: {item.fqn}: the layout of {stored.kind} is not interpreted")
