@@ -110,7 +110,7 @@ def test_of_damage_both_say_the_same(
         result, passed = both(path, monkeypatch, **LOOKS[look])
         accused += bool(result.findings)
         assert passed
-    assert accused > 10
+    assert accused > (5 if look == "quick" else 20)  # a quick look does not see payloads
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.int16])
