@@ -155,7 +155,10 @@ class Known:
         while path and path not in (".", "/"):
             if path in known:
                 return known[path]
-            path = posixpath.dirname(path)
+            above = posixpath.dirname(path)
+            if above == path:  # two slashes in front stay two
+                return None
+            path = above
         return None
 
 

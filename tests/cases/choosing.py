@@ -624,6 +624,7 @@ NAMES = [
     Case("a copy that has no step in its name", each(FREE, saved("best", source=FULL)), ANY, facts={"name": "step-12"}),
     Case("nothing but a copy under another name", saved("step-16", source=FULL), ANY, says=("note: step-16 is suspect: misnamed-checkpoint", "it is suspect"), facts={"name": "step-16"}),
     Case("best/ below a stray shard", each(committed("best"), fills("__0_0.distcp")), ("list", "{root}"), facts={"checkpoints.0.name": "best", "checkpoints.1": None}),
+    *(Case(f"a pointer whose text is {text!r}", each(saved("step-100"), writes("latest", text)), ("list", "{root}"), says=("latest names",)) for text in ("// x\n{}", "//", "///a/", "//a/../..", ".", "./", "../..")),
     Case("a number that is the step of two", each(committed("step-100", "ckpt-100"), writes("latest", "100\n")), ("list", "{root}"), facts={"checkpoints.0.pointers": ["latest"], "checkpoints.1.pointers": ["latest"]}),
     Case("prune keeps both that a number may mean", each(committed("step-100", "ckpt-100", 200), writes("latest", "100\n")), ("prune", "{root}", "--keep-last", "1", "--yes"), left=("step-100", "ckpt-100", "step-200"), old=10),
     Case("resolve says that a number is ambiguous", each(committed("step-100", "ckpt-100"), writes("latest", "100\n")), RESOLVE, says=("latest is ambiguous: it says 100, the step of",)),
