@@ -69,9 +69,12 @@ def parse_name(text: str) -> CheckpointName:
         return CheckpointName(text, int(stem), None, staging)
     epoch = _EPOCH.search(stem)
     step = _STEP.fullmatch(stem) or (_INNER_STEP.search(stem) if epoch or "=" in stem else None)
-    return CheckpointName(
-        text, int(step[1]) if step else None, int(epoch[1]) if epoch else None, staging
-    )
+    return CheckpointName(text, _number_in(step), _number_in(epoch), staging)
+
+
+def _number_in(match: re.Match[str] | None) -> int | None:
+    """Return the number that was found; one of too many digits counts nothing."""
+    return int(match[1]) if match and len(match[1]) <= _MOST_DIGITS else None
 
 
 def _without_marks(text: str) -> tuple[str, bool]:

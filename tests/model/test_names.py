@@ -303,3 +303,12 @@ OPTIMIZER_STATES = {
 @pytest.mark.parametrize("fqn", OPTIMIZER_STATES)
 def test_optimizer_states(fqn: str) -> None:
     assert optimizer_state_of(fqn) == OPTIMIZER_STATES[fqn]
+
+
+@pytest.mark.parametrize("name", ["step-{}", "epoch={}-step={}", "step_{}.pt", "{}"])
+def test_a_number_of_very_many_digits_counts_nothing(name: str) -> None:
+    """Metadata may say that it was saved under any name, and the text of a number has a limit."""
+    for digits in (19, 5000):
+        found = parse_name(name.replace("{}", "9" * digits))
+        assert (found.step, found.epoch) == (None, None)
+    assert parse_name(name.replace("{}", "9" * 18)).step == 10**18 - 1
