@@ -140,7 +140,7 @@ class MemoryFormat:
 
 
 def _memory_format(*args: object) -> MemoryFormat:
-    if len(args) != 1 or type(args[0]) is not int or args[0] not in (0, 1, 2, 3):
+    if len(args) != 1 or type(args[0]) is not int or args[0] not in (0, 1, 2):
         raise MalformedData("it names a memory format that torch does not have")
     return MemoryFormat()
 
@@ -148,8 +148,7 @@ def _memory_format(*args: object) -> MemoryFormat:
 MEMORY_FORMAT = Function(_memory_format)
 SIZE = Function(size)
 _MEMORY_FORMATS = frozenset(
-    {"TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_CHANNELS_LAST_3D"}
-    | {"TORCH_PRESERVE_FORMAT"}
+    {"TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_PRESERVE_FORMAT"}
 )
 
 
