@@ -29,6 +29,9 @@ _MOVES = pattern(
     r"pos(ition)?$|cursor|yield|consumed|seen|processed|fetched|served|(batch|sample)_idx"
     r"|(^|_)offset$|(^|_)(step|iter|iteration|batch_index|sample_index)$"
 )
+_MOST_BITS = 512
+"""Bits of a counter: what is larger counts nothing, and may be no float."""
+
 _SHARD = pattern(r"/shard_[\d.]+_[\d.]+$")
 _MOMENTS = frozenset(
     {
@@ -114,7 +117,7 @@ def stamps_of(
         found = _stamp(file, name, leaf) or _run(file, name, leaf)
         if found is not None:
             yield found
-        if isinstance(leaf, int | float) and not isinstance(leaf, bool):
+        if isinstance(leaf, float) or (type(leaf) is int and leaf.bit_length() <= _MOST_BITS):
             counter = _counter(file, name, float(leaf), alone=alone)
             if counter is not None:
                 yield counter

@@ -18,6 +18,7 @@ from ckptctl.comparison.difference import (
 )
 from ckptctl.words import listed
 
+_MOST_BITS = 512
 _MOST = 20
 _EXAMPLES = 3
 _WIDE = 120
@@ -253,7 +254,7 @@ def _progress(found: Diff, screen: Screen) -> None:
         return
     by_name = {row.name: abs(row.apart or 0) for row in rows}
     named = [
-        f"{by_name[name]:,g} {word if by_name[name] == 1 else word + 's'}"
+        f"{_amount(by_name[name])} {word if by_name[name] == 1 else word + 's'}"
         for name, word in _UNITS.items()
         if name in by_name
     ]
@@ -261,11 +262,17 @@ def _progress(found: Diff, screen: Screen) -> None:
     _table(
         [
             (safe(row.name), _short(row.a), "->", _short(row.b),
-             f"B is {abs(row.apart or 0):,g} {'ahead' if (row.apart or 0) > 0 else 'behind'}")
+             f"B is {_amount(abs(row.apart or 0))} {'ahead' if (row.apart or 0) > 0 else 'behind'}")
             for row in rows[:_MOST]
         ],
         screen,
     )  # fmt: skip
+
+
+def _amount(value: float) -> str:
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return f"more than 2^{_MOST_BITS}"
+    return f"{value:,g}"
 
 
 def _content(found: Diff, screen: Screen) -> None:

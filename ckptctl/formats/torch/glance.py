@@ -90,7 +90,7 @@ def _optimizer_step(store: Store, path: str) -> int | None:
                 data = record(f"data/{step.storage.key}")
                 if data is not None and len(data) >= 4 * (step.offset + 1):
                     step = struct.unpack_from("<f", data, 4 * step.offset)[0]
-            if isinstance(step, int | float):
+            if isinstance(step, int | float) and abs(step) < 1 << 63:
                 steps.add(float(step))
         if len(steps) != 1:
             return None

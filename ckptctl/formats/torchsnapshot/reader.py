@@ -10,10 +10,11 @@ import base64
 import json
 import struct
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from urllib.parse import unquote
 
 from ckptctl.dataclass import dataclass, replace
-from ckptctl.errors import MalformedData, NotFound
+from ckptctl.errors import MalformedData, NotFound, TooLarge
 from ckptctl.formats.ranks import unite_ranks
 from ckptctl.model.checkpoint import (
     Checkpoint,
@@ -35,8 +36,10 @@ from ckptctl.storage import Store
 
 NAME = "torchsnapshot"
 METADATA = ".snapshot_metadata"
-_LARGEST = 1 << 30
+_LARGEST = 256 << 20
 _MOST_RANKS = 1 << 20
+_MOST_DIGITS = 9
+_MOST_SAID = 64
 _CONTAINERS = frozenset({"dict", "OrderedDict", "list"})
 _PRIMITIVES = frozenset({"int", "float", "str", "bool", "bytes", "NoneType"})
 
@@ -59,6 +62,8 @@ def read(store: Store, base: str, files: Mapping[str, File]) -> Checkpoint:
 
 
 def _document(data: bytes) -> dict[str, object]:
+    if sum(map(data.count, (b",", b"[", b"{"))) > len(data) // 6 + 10_000:
+        raise TooLarge("it holds more values than a manifest of its size does")
     try:
         found = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -75,17 +80,20 @@ def _assemble(document: Mapping[str, object], files: Mapping[str, File]) -> Chec
     ranks: dict[int, _Rank] = {}
     for key, body in manifest.items():
         number, _, path = str(key).partition("/")
-        if not number.isdecimal() or int(number) >= size or not isinstance(body, dict):
+        if not _counts(number) or int(number) >= size or not isinstance(body, dict):
             raise MalformedData(f"{str(key)[:120]!r} is of no rank of {size}")
         ranks.setdefault(int(number), _Rank(files)).add(path, body)
     parts = {rank: found.checkpoint() for rank, found in sorted(ranks.items())}
     if not parts:
         return Checkpoint(NAME, files, (METADATA,))
     whole = unite_ranks(parts)
+    # the number of ranks is only what a file says: no more are counted up than are named
+    missing = size - len(parts)
+    shown = islice((rank for rank in range(size) if rank not in parts), min(missing, _MOST_SAID))
+    more = f" (and {missing - 1} more)" if missing > _MOST_SAID else ""
     absent = tuple(
-        Fault(FaultKind.MISSING_RANK, f"rank {rank} of {size} has nothing in it", where)
-        for rank in range(size)
-        if rank not in parts
+        Fault(FaultKind.MISSING_RANK, f"rank {rank} of {size} has nothing in it{more}", where)
+        for rank in shown
         for where in [Location(file=METADATA, rank=rank)]
     )
     return replace(whole, format=NAME, files=files, sources=(METADATA,), faults=absent)
@@ -114,6 +122,8 @@ class _Rank:
     def add(self, key: str, body: Mapping[str, object]) -> None:
         """Take one entry of the manifest."""
         kind = body.get("type")
+        if not isinstance(kind, str):
+            raise MalformedData(f"{key[:120]}: its type is not named")
         if kind == "list":
             self._lists.add(key)
         if kind in _CONTAINERS:
@@ -125,14 +135,14 @@ class _Rank:
         self._paths[fqn] = parts
         if kind in _PRIMITIVES:
             self._entries[fqn] = ObjectEntry(fqn)
-            self._values[fqn] = _primitive(str(kind), body.get("serialized_value"))
+            self._values[fqn] = _primitive(kind, body.get("serialized_value"))
         elif kind == "object":
             self._entries[fqn] = ObjectEntry(fqn)
             self._items.append(self._file(fqn, body, None))
         elif kind in ("Tensor", "ShardedTensor", "ChunkedTensor", "DTensor"):
             self._tensor(fqn, list(self._pieces(fqn, body)), body)
         else:
-            raise MalformedData(f"{fqn[:120]}: its type {str(kind)[:40]!r} is not known")
+            raise MalformedData(f"{fqn[:120]}: its type {kind[:40]!r} is not known")
 
     def _tensor(self, fqn: str, pieces: list[_Piece], body: Mapping[str, object]) -> None:
         if not pieces:
@@ -165,7 +175,7 @@ class _Rank:
             return _Piece(dtype, box, self._file(fqn, body, at))
         span, width = body.get("byte_range"), item_size(dtype) or 0
         size = box.volume * width
-        start, stop = (0, size) if span is None else _sizes(fqn, span)[:2]
+        start, stop = (0, size) if span is None else _span(fqn, span)
         if stop - start != size:
             raise MalformedData(f"{fqn[:120]}: {stop - start} bytes are named, and it needs {size}")
         stored = Stored.bare(dtype, shape, start, size)
@@ -175,7 +185,7 @@ class _Rank:
         """Describe what ``torch.save`` wrote into a file of its own, or a range of one."""
         path, span = _location(fqn, body), body.get("byte_range")
         if span is not None:
-            start, stop = _sizes(fqn, span)[:2]
+            start, stop = _span(fqn, span)
         else:
             start, stop = 0, self._files[path].size if path in self._files else 1
         return Item(fqn, origin, path, start, max(0, stop - start))
@@ -199,8 +209,19 @@ class _Rank:
         found: list[str | int] = []
         for index, part in enumerate(path):
             inside = "/".join(map(str, path[:index])) in self._lists
-            found.append(int(part) if inside and str(part).isdecimal() else part)
+            found.append(int(part) if inside and _counts(str(part)) else part)
         return tuple(found)
+
+
+def _counts(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
+def _span(fqn: str, value: object) -> tuple[int, int]:
+    found = _sizes(fqn, value)
+    if len(found) != 2:
+        raise MalformedData(f"{fqn[:120]}: its range of bytes is no pair")
+    return found[0], found[1]
 
 
 def _location(fqn: str, body: Mapping[str, object]) -> str:

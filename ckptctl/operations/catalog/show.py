@@ -313,7 +313,7 @@ class Viewer:
             row = self._decode(item)
             if row.problem:
                 problems.append(f"{item.fqn}: {row.problem}")
-            elif adam and isinstance(row.value, int | float):
+            elif adam and isinstance(row.value, int | float) and abs(row.value) < 1 << 63:
                 read += 1
                 steps[float(row.value)] = steps.get(float(row.value), 0) + 1
             elif counter and isinstance(row.value, int | float | str | bool):

@@ -88,9 +88,12 @@ def compare_progress(
         if not wanted(name):
             continue
         one, other = a.get(name), b.get(name)
-        apart = None
+        apart: float | None = None
         if isinstance(one, int | float) and isinstance(other, int | float):
-            apart = other - one
+            try:
+                apart = other - one
+            except OverflowError:  # a fraction and a number beyond any
+                apart = math.inf if other > one else -math.inf
         rows.append(Counter(name, one, other, apart))
     return rows
 

@@ -47,6 +47,7 @@ _COUNTERS = {
 
 WRITTEN_BY = "written_by_torch"
 _SETTINGS = ("hyper_parameters", "hparams", "args", "config")
+_MOST_STEPS = 1 << 63
 _LARGEST_COUNTER = 64 << 10
 _MOST_COUNTERS = 64
 _MOST_OPTIMIZER_STEPS = 4
@@ -200,7 +201,8 @@ def _items(
         elif isinstance(value, bool) or not isinstance(value, int | float):
             continue
         elif what == "optimizer_step":
-            steps.add(float(value))
+            if abs(value) < _MOST_STEPS:
+                steps.add(float(value))
         elif what == "mesh.data":
             yield Companion(item.fqn, facts={what: value})
         else:
