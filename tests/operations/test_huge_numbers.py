@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ckptctl.formats.pickles.stand_ins import anatomy
 from conftest import FIXTURES
 from support.cli import run
 
@@ -47,3 +48,8 @@ def test_no_command_fails_of_them(huge: Path, tmp_path: Path) -> None:
         ended = run(*command)
         assert ended.code != 1, (command, ended.stderr)
     assert "B is more than 2^512" in run("diff", other, huge).stdout
+
+
+def test_ranks_that_saved_very_many_digits_are_compared() -> None:
+    values = [anatomy(one) for one in (10**5000, 10**5000, 10**5000 + 1)]
+    assert values[0] == values[1] != values[2]

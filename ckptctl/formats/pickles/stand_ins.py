@@ -219,4 +219,6 @@ def anatomy(value: object, depth: int = 0, budget: Budget | None = None) -> obje
         return [(anatomy(k, deeper, budget), anatomy(v, deeper, budget)) for k, v in value.items()]
     if isinstance(value, list | tuple):
         return (type(value).__name__, *(anatomy(one, deeper, budget) for one in value))
+    if type(value) is int:
+        return hex(value)  # there is no limit to its digits
     return repr(value)  # of a NaN too, which is unlike itself
