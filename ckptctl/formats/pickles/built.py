@@ -16,6 +16,12 @@ from ckptctl.formats.pickles.unpickler import Function, Opaque, Ordered, Statefu
 MAX_VALUE = 16 << 20
 """Bytes of an item above which its value is not decoded for display."""
 
+_DEVICES = frozenset(
+    "cpu cuda ipu xpu mkldnn opengl opencl ideep hip ve fpga maia xla lazy vulkan mps meta hpu mtia "
+    "privateuseone".split()
+)
+"""Devices that every torch has a name for."""
+
 _DEVICE = re.compile(r"[a-z_]{1,32}(?::\d{1,9})?")
 
 
@@ -206,7 +212,9 @@ def _device(*parts: object) -> object:
         and len(number) <= 1
         and all(type(n) is int and 0 <= n < 1 << 31 for n in number)
     ):
-        return ":".join(map(str, parts))
+        text = ":".join(map(str, parts))
+        # of any other only the torch with that backend makes a device
+        return text if kind.partition(":")[0] in _DEVICES else Described(f"opaque device {text}")
     raise MalformedData("a device is not named")
 
 

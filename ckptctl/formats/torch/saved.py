@@ -151,11 +151,11 @@ class _LegacyStorages(Storages):
 
     def __call__(self, pid: object) -> StorageRef:
         """Resolve ``('storage', class, key, location, count, None)``."""
-        if type(pid) is tuple and len(pid) == 6:
-            if pid[5] is not None:
-                raise MalformedData("a storage is a view of another, as before torch 0.4")
-            pid = pid[:5]
-        return super().__call__(pid)
+        if type(pid) is not tuple or len(pid) != 6:
+            raise MalformedData("a persistent id does not name a storage")
+        if pid[5] is not None:
+            raise MalformedData("a storage is a view of another, as before torch 0.4")
+        return super().__call__(pid[:5])
 
     def widths(self) -> dict[str, int]:
         """Return the bytes of one element of each storage that was named."""

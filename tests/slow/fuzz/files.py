@@ -104,7 +104,8 @@ def _tensors(found: Checkpoint, body: bytes) -> dict[str, bytes | str]:
 def _flat(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _flat(inner, (*path, str(key)))
+            long = type(key) is int and key.bit_length() > 4096
+            yield from _flat(inner, (*path, f"<{key.bit_length()} bits>" if long else str(key)))
     elif isinstance(value, list) and _deep(value):
         for number, inner in enumerate(value):
             yield from _flat(inner, (*path, str(number)))
