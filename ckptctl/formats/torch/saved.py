@@ -195,8 +195,8 @@ def _read_legacy(reader: Reader, table: Table) -> Saved:
     problem = storages.problem({f"data/{key}": one.size for key, one in places.items()})
     if problem:
         raise MalformedData(problem)
-    little = bool(machine.get("little_endian", True))
-    return Saved(state, places, little, legacy=True, unsafe=unsafe)
+    # torch writes numbers the lower byte first on any machine, and asks no legacy file which it was
+    return Saved(state, places, little=True, legacy=True, unsafe=unsafe)
 
 
 def _legacy_places(reader: Reader, at: int, widths: list[tuple[str, int]]) -> dict[str, Place]:

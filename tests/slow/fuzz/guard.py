@@ -104,6 +104,12 @@ def _encode(words: Any, encoding: Any = "utf-8") -> bytes:
     return codecs.encode(words, encoding)
 
 
+def _default(*args: Any) -> Any:
+    if args and args[0] is not None and not (isinstance(args[0], (type, _Call))):
+        raise Refuses("first argument must be callable or None")
+    return collections.defaultdict(None, *args[1:])
+
+
 _ENUM = _Call(metadata._MEM_FORMAT_ENCODING)
 
 
@@ -159,6 +165,7 @@ VALUES: dict[tuple[str, str], Any] = {
     ("torch", "UntypedStorage"): torch.UntypedStorage,
     ("collections", "OrderedDict"): collections.OrderedDict,
     ("collections", "Counter"): collections.Counter,
+    ("collections", "defaultdict"): _Call(_default),
     ("collections", "deque"): _plain(collections.deque, list, tuple, int),
     ("builtins", "set"): set,
     ("builtins", "frozenset"): frozenset,
