@@ -301,7 +301,8 @@ def read_rest(parsed: Parsed, state: Mapping[str, object], *, old_properties: bo
         }
     meta = state.get("storage_meta")
     fields = getattr(meta, "state", None)
-    fields = fields if isinstance(fields, dict) else {}
+    made_otherwise = isinstance(meta, Opaque) and bool(meta.args)  # what its state means is its own
+    fields = fields if isinstance(fields, dict) and not made_otherwise else {}
     derived = isinstance(meta, StorageMetaRecord | None) or is_derived(meta, "StorageMeta")
     if not derived or not isinstance(fields.get("checkpoint_id"), str | Opaque | None):
         parsed.fault(
